@@ -18,7 +18,10 @@ _BYTES = {
     "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
     "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
 }  # fmt: skip
-_SECONDS = {"s": Decimal(1), "ms": Decimal("1e-3"), "us": Decimal("1e-6"), "µs": Decimal("1e-6"), "ns": Decimal("1e-9"), "min": Decimal(60), "h": Decimal(3600)}
+_SECONDS = {
+    "s": Decimal(1), "ms": Decimal("1e-3"), "us": Decimal("1e-6"), "µs": Decimal("1e-6"), "ns": Decimal("1e-9"),
+    "min": Decimal(60), "h": Decimal(3600),
+}  # fmt: skip
 _RATES = {"/s": Decimal(1), "/min": Decimal(1) / 60, "/h": Decimal(1) / 3600, "req/s": Decimal(1), "Hz": Decimal(1)}
 _BANDWIDTHS = {f"{unit}/s": size for unit, size in _BYTES.items()}
 _FLOPS = {"FLOP/s": 1, "GFLOP/s": 10**9, "TFLOP/s": 10**12, "PFLOP/s": 10**15, "GFLOPS": 10**9, "TFLOPS": 10**12, "PFLOPS": 10**15}

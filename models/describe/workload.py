@@ -1,0 +1,139 @@
+"""Traffic: classes of requests with their lengths, arrivals, deadlines, quality and measured speculation."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from models.describe.base import ByteCount, Description, PerSecond, Seconds
+from models.describe.configuration import DraftSource
+
+Tokens = Annotated[int, Field(ge=1, le=100_000_000, strict=True)]
+
+
+def _fraction(value: Any) -> Any:
+    """``28/32`` is a probability too; it is how a count of right answers is reported."""
+    if isinstance(value, str) and "/" in value:
+        try:
+            return float(Fraction(value.replace(" ", "")))
+        except (ValueError, ZeroDivisionError) as cause:
+            raise ValueError("not a fraction such as 28/32") from cause
+    return value
+
+
+Probability = Annotated[float, BeforeValidator(_fraction), Field(ge=0.0, le=1.0)]
+
+
+class Arrivals(Description):
+    """Exactly one of: a burst at time zero, a Poisson rate, or a trace file."""
+
+    burst: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] | None = None
+    rate: PerSecond | None = None
+    trace: str | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        given = [name for name in ("burst", "rate", "trace") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of burst, rate, trace; {' and '.join(given) or 'none'} given")
+        if self.rate == 0:
+            raise ValueError("rate must be above 0")
+        return self
+
+
+class Deadline(Description):
+    """A limit and the share of requests that must meet it, in percent (nearest rank); 100 means every request."""
+
+    limit: Seconds
+    percentile: Annotated[float, Field(gt=0, le=100)] = 100.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_limit(cls, value: Any) -> Any:
+        return value if isinstance(value, dict | Deadline) else {"limit": value}
+
+    @model_validator(mode="after")
+    def _positive(self) -> Self:
+        if self.limit <= 0:
+            raise ValueError("a deadline must be above 0")
+        return self
+
+
+class Slo(Description):
+    """Deadlines from arrival to the whole answer (e2e), to the first token, the longest gap, the mean gap."""
+
+    e2e: Deadline | None = None
+    ttft: Deadline | None = None
+    itl: Deadline | None = None
+    tpot: Deadline | None = None
+
+    def deadlines(self) -> dict[str, Deadline]:
+        """The deadlines that are set, by metric."""
+        return {name: limit for name in ("e2e", "ttft", "itl", "tpot") if (limit := getattr(self, name)) is not None}
+
+
+class Acceptance(Description):
+    """What speculation yields on this traffic: tokens a round, or acceptance by position, or counted rounds.
+
+    ``tokens_per_round`` counts the bonus token and holds at ``draft_tokens`` (default: the length at which the
+    calibration measured this draft). ``acceptance`` holds a_j, the probability that draft token j passes when those before
+    it did. ``counts`` holds how many measured rounds emitted 1, 2, 3, … tokens.
+    """
+
+    tokens_per_round: Annotated[float, Field(ge=1.0, le=257.0)] | None = None
+    acceptance: tuple[Probability, ...] | None = None
+    counts: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    draft_tokens: Annotated[int, Field(ge=1, le=256, strict=True)] | None = None
+    draft_model: str | None = None
+    preparation: Seconds = 0.0  # once a request, before the first round (an index, section 8.5.2)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        given = [name for name in ("tokens_per_round", "acceptance", "counts") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of tokens_per_round, acceptance, counts; {' and '.join(given) or 'none'} given")
+        if self.draft_tokens is not None and self.tokens_per_round is not None and self.tokens_per_round > self.draft_tokens + 1:
+            raise ValueError(f"{self.draft_tokens} draft tokens emit at most {self.draft_tokens + 1} tokens a round")
+        if self.counts is not None and sum(self.counts) == 0:
+            raise ValueError("counts hold no round")
+        if self.acceptance is not None and not self.acceptance:
+            raise ValueError("acceptance needs at least one position")
+        return self
+
+
+class Quality(Description):
+    """Probability that an answer is correct, by KV format where it differs, and what happens after a wrong one.
+
+    ``retries`` more attempts follow a wrong answer (each checked); a retry costs a whole request again.
+    """
+
+    correct: Probability = 1.0
+    correct_by_kv_format: dict[str, Probability] = {}
+    retries: Annotated[int, Field(ge=0, le=100, strict=True)] = 0
+
+
+class RequestClass(Description):
+    """Requests of one kind. Lengths are token counts of one request."""
+
+    prompt_tokens: Tokens
+    output_tokens: Tokens
+    shared_prefix_tokens: Annotated[int, Field(ge=0, le=100_000_000, strict=True)] = 0
+    prefix_cached: bool = False  # the shared prefix is in the cache before the first arrival
+    arrivals: Arrivals
+    slo: Slo = Slo()
+    quality: Quality | None = None
+    speculation: dict[DraftSource, Acceptance] = {}
+    samples: Annotated[int, Field(ge=1, le=1024, strict=True)] = 1  # parallel branches of one prompt
+    weights: ByteCount | None = None  # stated size of the weights, where the file's own size is known
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.shared_prefix_tokens > self.prompt_tokens:
+            raise ValueError(f"shared_prefix_tokens {self.shared_prefix_tokens} exceed prompt_tokens {self.prompt_tokens}")
+        if self.prefix_cached and not self.shared_prefix_tokens:
+            raise ValueError("prefix_cached needs shared_prefix_tokens above 0")
+        if DraftSource.NONE in self.speculation:
+            raise ValueError("speculation lists draft sources; 'none' is not one")
+        return self
