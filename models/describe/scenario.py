@@ -1,0 +1,122 @@
+"""The whole question: model, hardware, engine, traffic, what may vary, what to optimise, on which calibration."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from models.describe.base import Bandwidth, ByteCount, Description
+from models.describe.configuration import Configuration
+from models.describe.workload import RequestClass
+from models.errors import GoodputError, InputError, UnknownNameError
+
+VARIABLES = tuple(Configuration.model_fields)
+
+
+class Objective(StrEnum):
+    """What the ranking minimises or maximises, for each good request (correct and on time)."""
+
+    GPU_SECONDS = "gpu_seconds_per_good_request"
+    GOODPUT = "goodput"
+    JOULES = "joules_per_good_request"
+    COST = "cost"
+    LATENCY = "latency"
+
+
+class Instance(Description):
+    """Devices and memory given to one engine process; memory and budget are for each device."""
+
+    device: str
+    count: Annotated[int, Field(ge=1, le=1024, strict=True)] = 1
+    memory: ByteCount | None = None  # default: what the driver shows, times the engine's utilisation
+    kv_budget: ByteCount | None = None  # pool for KV and auxiliary buffers with all weights resident at stored precision
+    host_link: Bandwidth | None = None  # default: the device's link to its host
+    price_per_hour: Annotated[float, Field(gt=0)] | None = None  # of one device, any currency; needed by objective cost
+
+
+class EngineChoice(Description):
+    """The engine and what is fixed about it. A decision variable given here does not vary."""
+
+    name: str
+    version: str | None = None
+    block_tokens: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    max_model_len: Annotated[int, Field(ge=1, strict=True)] | None = None
+    fixed: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_fixed(cls, value: Any) -> Any:
+        """Decision variables written beside ``name`` are gathered under ``fixed``."""
+        if not isinstance(value, dict):
+            return value
+        own = {k: v for k, v in value.items() if k not in VARIABLES}
+        return own | {"fixed": value.get("fixed", {}) | {k: v for k, v in value.items() if k in VARIABLES}}
+
+
+class IntegerRange(Description):
+    """Every integer from ``min`` to ``max`` in steps of ``step``."""
+
+    min: Annotated[int, Field(ge=0, strict=True)]
+    max: Annotated[int, Field(ge=0, strict=True)]
+    step: Annotated[int, Field(ge=1, strict=True)] = 1
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if self.max < self.min:
+            raise ValueError(f"max {self.max} is below min {self.min}")
+        return self
+
+    def values(self) -> tuple[int, ...]:
+        """The integers of the range, ascending."""
+        return tuple(range(self.min, self.max + 1, self.step))
+
+
+class Scenario(Description):
+    """One question to the planner. ``search`` None and no candidates: everything that the engine can do varies."""
+
+    model: str
+    hardware: Instance
+    engine: EngineChoice
+    workload: Annotated[dict[str, RequestClass], Field(min_length=1)]
+    search: dict[str, Any] | None = None
+    candidates: dict[str, dict[str, Any]] | None = None
+    objective: Objective | tuple[Objective, ...] = Objective.GPU_SECONDS
+    calibration: str = "latest"
+
+    @model_validator(mode="after")
+    def _known_variables(self) -> Self:
+        try:
+            for name in self.search or {}:
+                _require_variable(name, "search")
+            for label, values in (self.candidates or {}).items():
+                for name in values:
+                    _require_variable(name, f"candidates.{label}")
+        except GoodputError as error:
+            raise ValueError(str(error)) from None
+        if self.search is not None and self.candidates is not None:
+            raise ValueError("give search or candidates, not both: candidates rank exactly the named configurations")
+        if self.candidates is not None and not self.candidates:
+            raise ValueError("candidates is empty")
+        return self
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """The objectives as a tuple; several ask for a Pareto front."""
+        return self.objective if isinstance(self.objective, tuple) else (self.objective,)
+
+    def only_class(self) -> tuple[str, RequestClass]:
+        """The single request class of a closed-form plan."""
+        if len(self.workload) != 1:
+            raise InputError(
+                "the closed form plans one request class; several classes need the simulator",
+                path="workload", value=", ".join(self.workload), way_out="keep one class, or give rates so that the traffic is simulated",
+            )  # fmt: skip
+        return next(iter(self.workload.items()))
+
+
+def _require_variable(name: str, path: str) -> None:
+    if name not in VARIABLES:
+        raise UnknownNameError.suggest("decision variable", name, VARIABLES, path=f"{path}.{name}")
