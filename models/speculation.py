@@ -9,6 +9,7 @@ Notation
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -58,7 +59,7 @@ def tokens_per_round(speculation: Acceptance, draft_tokens: int, measured_at: in
 def _positions(counts: Sequence[int]) -> tuple[float, ...]:
     """Acceptance by position from how many rounds emitted 1, 2, 3, … tokens: a_j = rounds beyond j / rounds at least j."""
     at_least = [sum(counts[j:]) for j in range(len(counts))]
-    return tuple(after / before for before, after in zip(at_least, at_least[1:], strict=False) if before) or (0.0,)
+    return tuple(after / before for before, after in itertools.pairwise(at_least) if before) or (0.0,)
 
 
 def rounds(output_tokens: int, tokens_a_round: float) -> int:
