@@ -1,0 +1,52 @@
+"""Reading foreign JSON files with bounded size, depth and time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from models.errors import FileFormatError
+
+LARGEST_CONFIG = 64 << 20  # bytes; the largest real one (every expert listed) has 3 MB
+DEEPEST = 64
+
+
+def read_json_object(path: Path, limit: int = LARGEST_CONFIG) -> dict[str, Any]:
+    """The JSON object in ``path``; a missing, oversized, too deeply nested or malformed file is an error."""
+    try:
+        if path.stat().st_size > limit:
+            raise FileFormatError(
+                "file is too large for a configuration", path=str(path), value=path.stat().st_size, way_out=f"at most {limit} bytes"
+            )
+        raw = path.read_bytes()
+    except OSError as cause:
+        raise FileFormatError("cannot read the file", path=str(path), value=cause.strerror, way_out="check the path") from cause
+    return parse_json_object(raw, str(path))
+
+
+def parse_json_object(raw: bytes, path: str) -> dict[str, Any]:
+    """Decode one JSON object of bounded depth."""
+    check_depth(raw, path)
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError) as cause:
+        raise FileFormatError("not valid JSON", path=path, value=str(cause).splitlines()[0], way_out="repair the file") from cause
+    if not isinstance(found, dict):
+        raise FileFormatError("expected a JSON object", path=path, value=type(found).__name__, way_out="give a config.json")
+    return found
+
+
+def check_depth(raw: bytes, path: str) -> None:
+    """Refuse nesting deeper than ``DEEPEST`` before the parser sees it (brackets in strings can only overcount)."""
+    if raw.count(b"[") + raw.count(b"{") <= DEEPEST:
+        return
+    depth = deepest = 0
+    for byte in raw.translate(None, delete=_NOT_BRACKETS):
+        depth += 1 if byte in b"[{" else -1
+        deepest = max(deepest, depth)
+        if deepest > DEEPEST:
+            raise FileFormatError("nested too deeply", path=path, value=f"over {DEEPEST} levels", way_out="give a real config.json")
+
+
+_NOT_BRACKETS = bytes(b for b in range(256) if b not in b"[]{}")

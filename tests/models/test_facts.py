@@ -1,0 +1,71 @@
+"""Qwen3-8B against figures published with the model and worked out in chapter 8."""
+
+import pytest
+
+from models import facts
+from models.errors import ContradictionError, UnknownNameError
+from models.readers import load_architecture
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def qwen():
+    return load_architecture("Qwen/Qwen3-8B")
+
+
+def test_parameters_and_bytes_match_the_published_checkpoint(qwen):
+    assert facts.parameters(qwen).total == 8_190_735_360
+    assert facts.weight_bytes(qwen) == 16_381_470_720  # total_size of the published safetensors index
+    read = facts.weight_read(qwen)
+    assert read.fixed == 15_136_811_008  # chapter 8: everything but the embedding, which is looked up by row
+    assert read.bytes_for(64) == 15_136_811_008
+    assert facts.ffn_bytes_per_layer(qwen) == 288 * MIB
+
+
+@pytest.mark.parametrize(
+    ("kv_format", "share"),
+    [
+        ("bf16", 1),
+        ("fp8_e4m3", 0.5),
+        ("q8_0", 34 / 64),
+        ("q4_0", 18 / 64),
+        ("int8", (128 + 4) / 256),
+        ("int4", (64 + 4) / 256),
+        ("nvfp4", (64 + 8) / 256),
+    ],
+)
+def test_kv_bytes_follow_the_block_layout_of_each_format(qwen, kv_format, share):
+    assert facts.kv_bytes_per_token(qwen, kv_format) == 147_456 * share
+    assert facts.kv_bytes(qwen, 1000, kv_format) == 1000 * 147_456 * share
+
+
+@pytest.mark.parametrize(("new", "cached", "tera"), [(2048, 0, 29.69), (8192, 0, 133.59), (2048, 6144, 37.11)])
+def test_prefill_flops_match_the_chapter(qwen, new, cached, tera):
+    assert facts.prefill_flops(qwen, new, cached) / 1e12 == pytest.approx(tera, abs=0.005)
+
+
+def test_prefilling_in_chunks_adds_up_to_one_prefill(qwen):
+    chunks = sum(facts.prefill_flops(qwen, 2048, done) for done in range(0, 8192, 2048))
+    assert chunks - 3 * facts.flops_per_logit_row(qwen) == facts.prefill_flops(qwen, 8192, 0)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+def test_ranks_hold_the_whole_model_between_them(qwen, tp):
+    # only the norms are replicated: 36 x (2 x 4096 + 2 x 128) + 4096 elements
+    norms = 2 * (36 * (2 * 4096 + 2 * 128) + 4096)
+    assert tp * (facts.weight_bytes(qwen, tp=tp) - norms) + norms == 16_381_470_720
+    assert facts.kv_bytes_per_token(qwen, tp=tp) == 147_456 // tp
+
+
+def test_kv_heads_are_replicated_beyond_their_number(qwen):
+    assert facts.kv_bytes_per_token(qwen, tp=16) == 147_456 // 8
+    with pytest.raises(ContradictionError, match="32 attention heads"):
+        facts.kv_bytes_per_token(qwen, tp=3)
+
+
+def test_unknown_names_suggest_the_nearest(qwen):
+    with pytest.raises(UnknownNameError, match="Qwen/Qwen3-8B"):
+        load_architecture("Qwen/Qwen3-8")
+    with pytest.raises(UnknownNameError, match="q8_0"):
+        facts.kv_bytes(qwen, 1, "q8")
