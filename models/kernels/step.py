@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Number = float | npt.NDArray[np.float64]
+Number = float | npt.NDArray[np.float64] | npt.NDArray[np.int64]
 
 LINEAR, PHYSICAL = 0, 1
 
