@@ -61,7 +61,7 @@ def moe_layer(moe: Moe, hidden: int) -> tuple[Ffn, Tensors]:
     found += mlp(f"{moe.prefix}.experts.*", inner, moe.width, "expert", gated=moe.gated, bias=moe.bias, copies=moe.experts, names=moe.names)
     if moe.shared_width:
         found += mlp(f"{moe.prefix}.{moe.shared}", hidden, moe.shared_width, "shared_expert", gated=moe.gated)
-        found += linear(f"{moe.prefix}.shared_expert_gate", 1, hidden, "router", "none") if moe.shared_gate else ()
+        found += linear(f"{moe.prefix}.shared_expert_gate", 1, hidden, "shared_expert", "none") if moe.shared_gate else ()
     for name, size in moe.extra_vectors:
         found += vector(f"{moe.prefix}.{name}", size)
     return Ffn(0, moe.gated, moe.experts, moe.top_k, moe.width, moe.shared_width), found

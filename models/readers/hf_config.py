@@ -1,61 +1,110 @@
-"""A Hugging Face ``config.json`` becomes an ``Architecture``."""
+"""A Hugging Face ``config.json`` becomes an ``Architecture``: family, layer plan, layers, towers, precision."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from models.describe.architecture import BF16, FP16, FP32, Architecture, Attention, Ffn, LayerGroup, RecurrentState, StoredFormat, Tensor
-from models.errors import ContradictionError, NotCoveredError
+from models.describe.architecture import BF16, FP16, FP32, Architecture, LayerGroup, StoredFormat, Tensor
+from models.errors import NotCoveredError
 from models.readers import plan
-from models.readers.attention import Grouped, grouped_attention
+from models.readers.compressed import hyper_head
 from models.readers.families import FAMILIES, WRAPPERS, Family
-from models.readers.ffn import MlpNames, mlp
 from models.readers.keys import Keys
-from models.readers.tensors import Tensors, linear, norm
+from models.readers.layers import Layer, build_layer, trait
+from models.readers.mtp import mtp_tensors
+from models.readers.plan import Slot
+from models.readers.tensors import Tensors, linear, norm, vector
+from models.readers.vision import vision_tensors
 
-Layer = tuple[Attention | None, RecurrentState | None, Ffn | None, Tensors]
 _DTYPES: dict[str, StoredFormat] = {"bfloat16": BF16, "float16": FP16, "float32": FP32}
+_LARGEST_LAYERS = 4096
 
 
-def read_config(config: dict[str, Any], name: str, path: str = "") -> Architecture:
-    """Interpret a parsed ``config.json``; ``path`` only serves error messages."""
+def read_config(config: dict[str, Any], name: str, path: str = "", quantisation: dict[str, Any] | None = None) -> Architecture:
+    """Interpret a parsed ``config.json``; ``quantisation`` is a parsed ``hf_quant_config.json`` beside it, ``path`` serves error messages."""
     top = Keys(config, path)
     text = top.child("text_config") or top
     family = family_of(top, text)
-    layers = [build_layer(text, family, i) for i in range(text.number("layers"))]
-    hidden, vocabulary = text.number("hidden"), text.number("vocabulary")
+    placed = plan.slots(text, family)
+    if not 0 < len(placed) <= _LARGEST_LAYERS:
+        raise NotCoveredError("absurd number of layers", path=text.where("num_hidden_layers"), value=len(placed))
+    layers = _build(text, family, placed)
+    hidden = text.number("hidden")
+    vision, vision_notes = vision_tensors(top, hidden)
+    mtp, mtp_notes = mtp_tensors(text, family, placed[-1])
     tied = _tied(top, text, family)
-    base: Tensors = (Tensor(family.embedding, vocabulary, hidden, "embedding", split="rows"),)
-    base += norm(family.final_norm, hidden, bias=family.norm_bias)
-    base += () if tied else linear("lm_head", vocabulary, hidden, "head")
+    native = native_format(top, text)
     return Architecture(
         name=name,
         family=top.text("model_type"),
         hidden=hidden,
-        vocabulary=vocabulary,
+        vocabulary=text.number("vocabulary"),
         context=text.number("context", default=0, least=0),
         tied=tied,
-        layers=tuple(LayerGroup(len(list(same)), *key) for key, same in groupby(layers)),
-        base=base,
-        native=native_format(top, text),
+        layers=tuple(LayerGroup(len(list(same)), *key) for key, same in groupby(layers, _parts)),
+        base=_base(text, family, tied=tied),
+        vision=vision,
+        mtp=mtp,
+        native=native,
+        notes=vision_notes + mtp_notes,
     )
 
 
+def _parts(layer: Layer) -> tuple[Any, Any, Any, Tensors]:
+    return layer.attention, layer.state, layer.ffn, layer.tensors
+
+
+def _build(config: Keys, family: Family, placed: list[Slot]) -> list[Layer]:
+    """Equal slots give the same layer object."""
+    built = {slot: build_layer(config, family, slot) for slot in dict.fromkeys(placed)}
+    return [built[slot] for slot in placed]
+
+
+def _base(config: Keys, family: Family, *, tied: bool) -> Tensors:
+    """Everything outside the layers: embeddings, positions, last norm, head."""
+    hidden, vocabulary = config.number("hidden"), config.number("vocabulary")
+    width = config.number("word_embed_proj_dim", default=hidden)
+    found: Tensors = (Tensor(family.embedding, vocabulary, width, "embedding", split="rows"),)
+    if width != hidden:
+        found += linear("project_in", hidden, width, "ffn", "none") + linear("project_out", width, hidden, "ffn", "none")
+    if family.positions >= 0:
+        found += (Tensor("embed_positions", config.number("context") + family.positions, hidden, "position"),)
+    found += norm(family.final_norm, hidden, bias=family.norm_bias)
+    found += _per_layer_embedding(config, hidden)
+    if family.special == "compressed":
+        found += hyper_head(config)
+    if not tied:
+        found += linear("lm_head", vocabulary, width, "head")
+        found += vector("lm_head.bias", vocabulary, split="rows") if trait(config, family.head_bias) else ()
+    return found
+
+
+def _per_layer_embedding(config: Keys, hidden: int) -> Tensors:
+    """Gemma 3n / 4: one small embedding for each layer, looked up by row, and its projection from the model's width."""
+    size = config.number("hidden_size_per_layer_input", default=0, least=0)
+    if not size:
+        return ()
+    width = size * config.number("layers")
+    table = Tensor("embed_tokens_per_layer", config.number("vocab_size_per_layer_input"), width, "position", split="none")
+    return (table, *linear("per_layer_model_projection", width, hidden, "ffn", "none"), *norm("per_layer_projection_norm", size))
+
+
 def family_of(top: Keys, text: Keys) -> Family:
-    """Traits by the text model's type; an unknown one is an error."""
-    for keys in (text, top):
+    """Traits by the model's type, the wrapper's first; an unknown one is an error."""
+    for keys in (top, text):
         kind = keys.text("model_type")
         kind = WRAPPERS.get(kind, kind)
         if kind in FAMILIES:
             return FAMILIES[kind]
-    kind = text.text("model_type") or top.text("model_type") or "missing"
-    raise NotCoveredError(
-        "cannot interpret this model family", path=text.where("model_type"), value=kind, way_out=f"known: {', '.join(sorted(FAMILIES))}"
-    )
+    kind = top.text("model_type") or text.text("model_type") or "missing"
+    known = ", ".join(sorted({*FAMILIES, *WRAPPERS}))
+    raise NotCoveredError("cannot interpret this model family", path=top.where("model_type"), value=kind, way_out=f"known: {known}")
 
 
 def native_format(top: Keys, text: Keys) -> StoredFormat:
+    """The dtype of what is not quantised; bf16 where the file is silent."""
     kind = text.text("torch_dtype") or text.text("dtype") or top.text("torch_dtype") or top.text("dtype") or "bfloat16"
     found = _DTYPES.get(kind.removeprefix("torch."))
     if found is None:
@@ -66,63 +115,3 @@ def native_format(top: Keys, text: Keys) -> StoredFormat:
 def _tied(top: Keys, text: Keys, family: Family) -> bool:
     inner = text.flag("tie_word_embeddings", default=family.tied)
     return top.flag("tie_word_embeddings", default=inner)
-
-
-def trait(config: Keys, value: bool | str) -> bool:  # noqa: FBT001
-    """A constant trait, or the flag of that name."""
-    return config.flag(value) if isinstance(value, str) else value
-
-
-def head_dim_of(config: Keys, family: Family) -> int:
-    """Declared, or hidden / heads; where that does not divide, or the family's own default differs, nothing is guessed."""
-    if config.has("head_dim"):
-        return config.number("head_dim")
-    hidden, heads = config.number("hidden"), config.number("heads")
-    if hidden % heads or (family.head_dim and family.head_dim != hidden // heads):
-        raise ContradictionError(
-            f"missing, and hidden size {hidden} over {heads} heads does not give it", path=config.where("head_dim"), way_out="add head_dim"
-        )
-    return hidden // heads
-
-
-def build_layer(config: Keys, family: Family, index: int) -> Layer:
-    layers = config.number("layers")
-    hidden = config.number("hidden")
-    attention, tensors = build_attention(config, family, plan.attention_kinds(config, family, layers)[index])
-    ffn, more = build_ffn(config, family, sparse=plan.sparse_layers(config, layers)[index])
-    tensors += more
-    for name in family.norms:
-        tensors += norm(name, hidden, bias=family.norm_bias)
-    return attention, None, ffn, tensors
-
-
-def build_attention(config: Keys, family: Family, kind: str) -> tuple[Attention, Tensors]:
-    heads = config.number("heads")
-    kv_heads = config.number("kv_heads", default=heads)
-    if heads % kv_heads:
-        raise ContradictionError(f"{heads} attention heads do not divide into {kv_heads} KV heads", path=config.where("num_key_value_heads"), value=kv_heads, way_out="correct one of them")  # fmt: skip
-    shape = Grouped(
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim_of(config, family),
-        window=plan.window_of(config, family) if kind == plan.SLIDING else None,
-        qkv_bias=trait(config, family.qkv_bias),
-        out_bias=trait(config, family.out_bias),
-        qk_norm=family.qk_norm if not family.qk_norm_key or config.flag(family.qk_norm_key, default=family.qk_norm_default) else "none",
-        output_gate=family.output_gate,
-        sinks=family.sinks,
-        prefix=family.attention,
-        out=family.out,
-        fused_qkv=family.fused_qkv,
-    )
-    return grouped_attention(shape, config.number("hidden"))
-
-
-def build_ffn(config: Keys, family: Family, *, sparse: bool) -> tuple[Ffn, Tensors]:
-    hidden = config.number("hidden")
-    if not sparse:
-        width = config.number("ffn")
-        bias = trait(config, family.mlp_bias)
-        tensors = mlp(family.mlp, hidden, width, gated=family.gated, bias=bias, names=MlpNames(*family.mlp_names))
-        return Ffn(width, family.gated), tensors
-    raise NotCoveredError("experts", path="x")

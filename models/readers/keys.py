@@ -18,7 +18,6 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "heads": ("num_attention_heads", "n_head", "n_heads"),
     "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads"),
     "head_dim": ("head_dim", "attention_head_dim", "kv_channels"),
-    "ffn": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"),
     "vocabulary": ("vocab_size", "padded_vocab_size"),
     "context": ("max_position_embeddings", "n_positions", "model_max_length", "max_sequence_length", "seq_length"),
     "window": ("sliding_window", "sliding_window_size"),
@@ -27,6 +26,12 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "expert_ffn": ("moe_intermediate_size", "expert_intermediate_size"),
     "shared_experts": ("n_shared_experts", "num_shared_experts"),
     "mtp": ("num_nextn_predict_layers", "mtp_num_hidden_layers"),
+    "vision_channels": ("in_channels", "in_chans", "num_channels"),
+    "mamba_heads": ("mamba_n_heads", "mamba_num_heads"),
+    "mamba_head_dim": ("mamba_d_head", "mamba_head_dim"),
+    "mamba_groups": ("mamba_n_groups", "n_groups"),
+    "mamba_state": ("mamba_d_state", "ssm_state_size"),
+    "mamba_kernel": ("mamba_d_conv", "conv_kernel"),
     "dense_first": ("first_k_dense_replace", "moe_layer_start_index"),
 }
 
@@ -64,7 +69,7 @@ class Keys:
                     "this key is missing and cannot be derived", path=self.where(key), way_out="add it to the configuration"
                 )
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) > LARGEST or int(value) != value:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST or int(value) != value:
             raise FileFormatError("expected a whole number", path=self.where(key), value=value, way_out="correct the configuration")
         if value < least:
             raise FileFormatError(f"must be at least {least}", path=self.where(key), value=value, way_out="correct the configuration")
