@@ -60,6 +60,7 @@ class Family:
     expert_bias: bool = False
     router_bias: bool = False
     correction_bias: bool = False
+    correction_native: bool = False  # correction bias stored in the model's dtype instead of FP32
     dense_width: tuple[str, ...] = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
     expert_width: tuple[str, ...] = ("moe_intermediate_size", "expert_intermediate_size", "intermediate_size")
     shared_is_width: bool = False  # a shared expert as wide as a routed one, without a key (Llama 4)
@@ -102,7 +103,7 @@ DEEPSEEK = Family(qkv_bias="attention_bias", correction_bias=True, mtp="deepseek
 GLM4_MOE = Family(
     qkv_bias="attention_bias", qk_norm="head", qk_norm_key="use_qk_norm", head_dim=128, correction_bias=True, mtp="deepseek"
 )
-KIMI_LINEAR = replace(DEEPSEEK, state="kimi_delta", state_prefix="self_attn", moe="block_sparse_moe", expert_names=_W123, mtp="")
+KIMI_LINEAR = replace(DEEPSEEK, state="kimi_delta", state_prefix="self_attn", moe="block_sparse_moe", expert_names=_W123, mtp="", correction_native=True)
 MINIMAX_M2 = Family(
     qk_norm="full",
     qk_norm_key="use_qk_norm",

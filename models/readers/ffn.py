@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from models.describe.architecture import Ffn, Role
+from models.describe.architecture import BF16, FP32, Ffn, Role
 from models.readers.tensors import Tensors, buffer, linear, norm, vector
 
 
@@ -38,6 +38,7 @@ class Moe:
     bias: bool = False
     router_bias: bool = False
     correction_bias: bool = False
+    correction_native: bool = False
     latent: int = 0
     latent_norm: bool = False
     prefix: str = "mlp"
@@ -53,7 +54,7 @@ def moe_layer(moe: Moe, hidden: int) -> tuple[Ffn, Tensors]:
     inner = moe.latent or hidden
     found = linear(f"{moe.prefix}.{moe.router}", moe.experts, hidden, "router", "none", bias=moe.router_bias)
     if moe.correction_bias:
-        found += buffer(f"{moe.prefix}.{moe.router}.e_score_correction_bias", moe.experts)
+        found += buffer(f"{moe.prefix}.{moe.router}.e_score_correction_bias", moe.experts, BF16 if moe.correction_native else FP32)
     if moe.latent:
         found += linear(f"{moe.prefix}.{moe.latent_names[0]}", inner, hidden, "ffn", "none")
         found += linear(f"{moe.prefix}.{moe.latent_names[1]}", hidden, inner, "ffn", "none")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -13,8 +14,9 @@ from models.readers.compressed import hyper_head
 from models.readers.families import FAMILIES, WRAPPERS, Family
 from models.readers.keys import Keys
 from models.readers.layers import Layer, build_layer, trait
-from models.readers.mtp import mtp_tensors
+from models.readers.mtp import as_mtp, mtp_tensors
 from models.readers.plan import Slot
+from models.readers.quantisation import Scheme, read_scheme
 from models.readers.tensors import Tensors, linear, norm, vector
 from models.readers.vision import vision_tensors
 
@@ -36,6 +38,8 @@ def read_config(config: dict[str, Any], name: str, path: str = "", quantisation:
     mtp, mtp_notes = mtp_tensors(text, family, placed[-1])
     tied = _tied(top, text, family)
     native = native_format(top, text)
+    scheme = read_scheme(top, text, quantisation, family.scale)
+    groups = groupby((_stored(scheme, native, layer, i) for i, layer in enumerate(layers)), _parts)
     return Architecture(
         name=name,
         family=top.text("model_type"),
@@ -43,12 +47,14 @@ def read_config(config: dict[str, Any], name: str, path: str = "", quantisation:
         vocabulary=text.number("vocabulary"),
         context=text.number("context", default=0, least=0),
         tied=tied,
-        layers=tuple(LayerGroup(len(list(same)), *key) for key, same in groupby(layers, _parts)),
-        base=_base(text, family, tied=tied),
-        vision=vision,
-        mtp=mtp,
+        layers=tuple(LayerGroup(len(list(same)), *key) for key, same in groups),
+        base=_in_format(scheme, native, _base(text, family, tied=tied)),
+        vision=_in_format(scheme, native, vision),
+        mtp=as_mtp(_in_format(scheme, native, mtp)),
         native=native,
-        notes=vision_notes + mtp_notes,
+        quantisation=scheme.name,
+        kv_format=scheme.kv_format,
+        notes=vision_notes + mtp_notes + scheme.notes,
     )
 
 
@@ -60,6 +66,24 @@ def _build(config: Keys, family: Family, placed: list[Slot]) -> list[Layer]:
     """Equal slots give the same layer object."""
     built = {slot: build_layer(config, family, slot) for slot in dict.fromkeys(placed)}
     return [built[slot] for slot in placed]
+
+
+def _stored(scheme: Scheme, native: StoredFormat, layer: Layer, index: int) -> Layer:
+    """The layer with each tensor in its stored format; layers that come out alike are the same object."""
+    if scheme.name == "none" and native is BF16:
+        return layer
+    return replace(layer, tensors=_in_format(scheme, native, layer.tensors, f"layers.{index}."))
+
+
+def _in_format(scheme: Scheme, native: StoredFormat, tensors: Tensors, prefix: str = "") -> Tensors:
+    if scheme.name == "none" and native is BF16:
+        return tensors
+    return tuple(_with_format(tensor, scheme.format_of(tensor, prefix + tensor.name, native)) for tensor in tensors)
+
+
+@cache
+def _with_format(tensor: Tensor, stored: StoredFormat) -> Tensor:
+    return tensor if stored is tensor.format else replace(tensor, format=stored)
 
 
 def _base(config: Keys, family: Family, *, tied: bool) -> Tensors:

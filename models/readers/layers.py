@@ -241,6 +241,7 @@ def _moe(config: Keys, family: Family, slot: Slot) -> Moe:
         bias=family.expert_bias,
         router_bias=family.router_bias,
         correction_bias=family.correction_bias and not slot.hashed_router,
+        correction_native=family.correction_native,
         latent=latent,
         latent_norm=bool(latent) and config.flag("latent_moe_use_norm"),
         prefix=family.moe,

@@ -23,7 +23,12 @@ def mtp_tensors(config: Keys, family: Family, last: Slot) -> tuple[Tensors, tupl
     layers: Tensors = ()
     for index in range(count):
         layers += _LAYOUTS[family.mtp](config, family, last, index)
-    return tuple(replace(tensor, role=tensor.role if tensor.role == "buffer" else "mtp") for tensor in layers), ()
+    return layers, ()
+
+
+def as_mtp(tensors: Tensors) -> Tensors:
+    """The role that keeps prediction layers apart; given after their precision is known, which depends on the role they play."""
+    return tuple(replace(tensor, role=tensor.role if tensor.role == "buffer" else "mtp") for tensor in tensors)
 
 
 def _below(prefix: str, tensors: Tensors) -> Tensors:
@@ -34,7 +39,7 @@ def _deepseek(config: Keys, family: Family, last: Slot, index: int) -> Tensors:
     """DeepSeek-V3: a layer after the last one, joined by a projection of two norms, with its own copies of embedding and head."""
     hidden, vocabulary = config.number("hidden"), config.number("vocabulary")
     found = build_layer(config, family, replace(last, indexer="own" if last.indexer != "none" else "none")).tensors
-    found += norm("enorm", hidden) + norm("hnorm", hidden) + linear("eh_proj", hidden, 2 * hidden, "router", "none")
+    found += norm("enorm", hidden) + norm("hnorm", hidden) + linear("eh_proj", hidden, 2 * hidden, "control", "none")
     found += norm("shared_head.norm", hidden)
     found += (Tensor("embed_tokens", vocabulary, hidden, "embedding", split="rows"),)
     found += linear("shared_head.head", vocabulary, hidden, "head")
@@ -47,7 +52,7 @@ def _qwen(config: Keys, family: Family, _last: Slot, index: int) -> Tensors:
     sparse = plan.sparse_layers(config, config.number("layers"))[-1]
     found = _below(f"layers.{index}", build_layer(config, family, Slot("full", "moe" if sparse else "dense")).tensors)
     if index == 0:
-        found += linear("fc", hidden, 2 * hidden, "router", "none") + norm("norm", hidden)
+        found += linear("fc", hidden, 2 * hidden, "control", "none") + norm("norm", hidden)
         found += norm("pre_fc_norm_embedding", hidden) + norm("pre_fc_norm_hidden", hidden)
     return _below("mtp", found)
 
@@ -55,7 +60,7 @@ def _qwen(config: Keys, family: Family, _last: Slot, index: int) -> Tensors:
 def _mimo(config: Keys, family: Family, last: Slot, index: int) -> Tensors:
     """MiMo: one more layer with its own norms and input projection, embedding and head shared."""
     hidden = config.number("hidden")
-    found = build_layer(config, family, last).tensors + linear("input_proj", hidden, 2 * hidden, "router", "none")
+    found = build_layer(config, family, last).tensors + linear("input_proj", hidden, 2 * hidden, "control", "none")
     for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
         found += norm(name, hidden)
     return _below(f"mtp_layers.{index}", found)
@@ -67,7 +72,7 @@ def _blocks(config: Keys, family: Family, _last: Slot, _index: int) -> Tensors:
     found: Tensors = ()
     for number, slot in enumerate(plan.mtp_blocks(config)):
         found += _below(f"layers.{number}", build_layer(config, family, slot).tensors)
-    found += norm("enorm", hidden) + norm("hnorm", hidden) + linear("eh_proj", hidden, 2 * hidden, "router", "none") + norm("final_layernorm", hidden)
+    found += norm("enorm", hidden) + norm("hnorm", hidden) + linear("eh_proj", hidden, 2 * hidden, "control", "none") + norm("final_layernorm", hidden)
     return _below("mtp", found)
 
 
