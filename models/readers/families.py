@@ -204,7 +204,7 @@ FAMILIES: dict[str, Family] = {
     "deepseek_v3": DEEPSEEK,
     "kimi_k2": DEEPSEEK,
     "deepseek_v32": DEEPSEEK,
-    "glm_moe_dsa": DEEPSEEK,
+    "glm_moe_dsa": replace(DEEPSEEK, mtp="deepseek shared"),
     "deepseek_v4": Family(
         special="compressed",
         correction_bias=True,

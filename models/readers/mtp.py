@@ -36,13 +36,15 @@ def _below(prefix: str, tensors: Tensors) -> Tensors:
 
 
 def _deepseek(config: Keys, family: Family, last: Slot, index: int) -> Tensors:
-    """DeepSeek-V3: a layer after the last one, joined by a projection of two norms, with its own copies of embedding and head."""
+    """DeepSeek-V3: a layer after the last one, joined by a projection of two norms, with its own copies of embedding and
+    head (GLM-5 shares the model's)."""
     hidden, vocabulary = config.number("hidden"), config.number("vocabulary")
     found = build_layer(config, family, replace(last, indexer="own" if last.indexer != "none" else "none")).tensors
     found += norm("enorm", hidden) + norm("hnorm", hidden) + linear("eh_proj", hidden, 2 * hidden, "control", "none")
     found += norm("shared_head.norm", hidden)
-    found += (Tensor("embed_tokens", vocabulary, hidden, "embedding", split="rows"),)
-    found += linear("shared_head.head", vocabulary, hidden, "head")
+    if family.mtp == "deepseek":
+        found += (Tensor("embed_tokens", vocabulary, hidden, "embedding", split="rows"),)
+        found += linear("shared_head.head", vocabulary, hidden, "head")
     return _below(f"layers.{config.number('layers') + index}", found)
 
 
@@ -76,4 +78,4 @@ def _blocks(config: Keys, family: Family, _last: Slot, _index: int) -> Tensors:
     return _below("mtp", found)
 
 
-_LAYOUTS = {"deepseek": _deepseek, "qwen": _qwen, "mimo": _mimo, "blocks": _blocks}
+_LAYOUTS = {"deepseek": _deepseek, "deepseek shared": _deepseek, "qwen": _qwen, "mimo": _mimo, "blocks": _blocks}
