@@ -11,7 +11,20 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Role = Literal[
-    "attention", "state", "ffn", "router", "expert", "shared_expert", "control", "norm", "embedding", "position", "head", "vision", "mtp", "buffer"
+    "attention",
+    "state",
+    "ffn",
+    "router",
+    "expert",
+    "shared_expert",
+    "control",
+    "norm",
+    "embedding",
+    "position",
+    "head",
+    "vision",
+    "mtp",
+    "buffer",
 ]
 Split = Literal["rows", "cols", "none"]
 AttentionKind = Literal["grouped", "latent", "compressed"]

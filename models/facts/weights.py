@@ -109,7 +109,7 @@ def parameters(arch: Architecture) -> Parameters:
 
 
 def _format_of(tensor: Tensor, wanted: StoredFormat | None) -> StoredFormat:
-    """A wanted format applies to the layers' matrices; embeddings, head, norms and routers keep 16 bits unless it is itself 16 or 32 bits."""
+    """A narrow format applies to the layers' matrices alone; embeddings, head, norms and routers then keep 16 bits."""
     if wanted is None or tensor.role == "buffer":
         return tensor.format
     if wanted.bits >= 16:

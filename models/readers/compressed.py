@@ -24,13 +24,13 @@ def compressed_attention(config: Keys, slot: Slot) -> tuple[Attention, Tensors]:
         width = 2 * d if slot.compress == INDEXED_RATIO else d  # the 4-fold compressor overlaps its blocks
         found += _compressor(f"{p}.compressor", width, d, hidden, slot.compress)
     if slot.compress == INDEXED_RATIO:
-        indexer = Indexer(config.number("index_n_heads"), config.number("index_head_dim"), config.number("index_topk"), tokens_per_key=slot.compress)
+        indexer = Indexer(
+            config.number("index_n_heads"), config.number("index_head_dim"), config.number("index_topk"), tokens_per_key=slot.compress
+        )
         found += _compressor(f"{p}.indexer.compressor", 2 * indexer.dim, indexer.dim, hidden, slot.compress)
         found += linear(f"{p}.indexer.wq_b", indexer.heads * indexer.dim, rank, "attention", "none")
         found += linear(f"{p}.indexer.weights_proj", indexer.heads, hidden, "control", "none")
-    shape = Attention(
-        "compressed", heads, 1, d, d, config.number("window"), latent_dim=d, compress_ratio=slot.compress, indexer=indexer
-    )
+    shape = Attention("compressed", heads, 1, d, d, config.number("window"), latent_dim=d, compress_ratio=slot.compress, indexer=indexer)
     return shape, found
 
 

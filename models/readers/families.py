@@ -94,16 +94,14 @@ QWEN3_NEXT = replace(
     mtp="qwen",
 )
 QWEN3_5 = replace(QWEN3_NEXT, split_projections=True)
-GEMMA2 = Family(
-    qkv_bias="attention_bias", out_bias="attention_bias", tied=True, head_dim=256, window="alternate", norms=_FOUR_NORMS
-)
+GEMMA2 = Family(qkv_bias="attention_bias", out_bias="attention_bias", tied=True, head_dim=256, window="alternate", norms=_FOUR_NORMS)
 GEMMA3 = replace(GEMMA2, qk_norm="head", window="every", every=6)
 GEMMA4 = replace(GEMMA3, parallel_moe=True, moe="", router="router.proj", swap_kv="global_")
 DEEPSEEK = Family(qkv_bias="attention_bias", correction_bias=True, mtp="deepseek", latent_rank_required=True)
-GLM4_MOE = Family(
-    qkv_bias="attention_bias", qk_norm="head", qk_norm_key="use_qk_norm", head_dim=128, correction_bias=True, mtp="deepseek"
+GLM4_MOE = Family(qkv_bias="attention_bias", qk_norm="head", qk_norm_key="use_qk_norm", head_dim=128, correction_bias=True, mtp="deepseek")
+KIMI_LINEAR = replace(
+    DEEPSEEK, state="kimi_delta", state_prefix="self_attn", moe="block_sparse_moe", expert_names=_W123, mtp="", correction_native=True
 )
-KIMI_LINEAR = replace(DEEPSEEK, state="kimi_delta", state_prefix="self_attn", moe="block_sparse_moe", expert_names=_W123, mtp="", correction_native=True)
 MINIMAX_M2 = Family(
     qk_norm="full",
     qk_norm_key="use_qk_norm",
@@ -154,13 +152,27 @@ FAMILIES: dict[str, Family] = {
         window="all", window_may_exceed_context=True, fused_qkv="qkv_proj", fused_gate_up=True, mlp_names=("gate_up_proj", "", "down_proj")
     ),
     "phimoe": replace(
-        MIXTRAL, qkv_bias="attention_bias", out_bias="attention_bias", norm_bias=True, head_bias="lm_head_bias", window_may_exceed_context=True
+        MIXTRAL,
+        qkv_bias="attention_bias",
+        out_bias="attention_bias",
+        norm_bias=True,
+        head_bias="lm_head_bias",
+        window_may_exceed_context=True,
     ),
     "starcoder2": Family(
-        qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias", norm_bias=True, gated=False, window="all", mlp_names=("", "c_fc", "c_proj")
+        qkv_bias="use_bias",
+        out_bias="use_bias",
+        mlp_bias="use_bias",
+        norm_bias=True,
+        gated=False,
+        window="all",
+        mlp_names=("", "c_fc", "c_proj"),
     ),
     "olmo2": Family(
-        qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="full", norms=("post_attention_layernorm", "post_feedforward_layernorm")
+        qkv_bias="attention_bias",
+        out_bias="attention_bias",
+        qk_norm="full",
+        norms=("post_attention_layernorm", "post_feedforward_layernorm"),
     ),
     "olmo3": Family(
         qkv_bias="attention_bias",

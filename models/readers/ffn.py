@@ -17,7 +17,17 @@ class MlpNames:
     down: str = "down_proj"
 
 
-def mlp(prefix: str, hidden: int, width: int, role: Role = "ffn", *, gated: bool = True, bias: bool = False, copies: int = 1, names: MlpNames | None = None) -> Tensors:  # fmt: skip
+def mlp(
+    prefix: str,
+    hidden: int,
+    width: int,
+    role: Role = "ffn",
+    *,
+    gated: bool = True,
+    bias: bool = False,
+    copies: int = 1,
+    names: MlpNames | None = None,
+) -> Tensors:
     """down(act(gate x) * up x), or down(act(up x)) when not gated."""
     words = names or MlpNames()
     found = linear(f"{prefix}.{words.gate}", width, hidden, role, bias=bias, copies=copies) if gated else ()

@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from models.describe.architecture import Architecture, Attention, Ffn, LayerGroup, Role, Split, StoredFormat, Tensor
+from models.describe.architecture import Architecture, Ffn, LayerGroup, Role, Split, StoredFormat, Tensor
 from models.errors import FileFormatError, NotCoveredError
 from models.readers.families import FAMILIES
 from models.readers.keys import Keys
@@ -36,7 +36,8 @@ GGML_TYPES: dict[int, tuple[str, int, int]] = {
 _FAMILIES = {
     "llama": "llama", "qwen2": "qwen2", "qwen2vl": "qwen2", "qwen2moe": "qwen2_moe", "qwen3": "qwen3", "qwen3vl": "qwen3",
     "qwen3moe": "qwen3_moe", "qwen3vlmoe": "qwen3_moe", "gemma": "gemma", "gemma2": "gemma2", "gemma3": "gemma3_text", "phi3": "phi3",
-    "starcoder2": "starcoder2", "olmo2": "olmo2", "deepseek2": "deepseek_v3", "gpt-oss": "gpt_oss", "glm4moe": "glm4_moe", "mistral3": "mistral",
+    "starcoder2": "starcoder2", "olmo2": "olmo2", "deepseek2": "deepseek_v3", "gpt-oss": "gpt_oss", "glm4moe": "glm4_moe",
+    "mistral3": "mistral",
 }  # fmt: skip
 _KEYS = {
     "embedding_length": "hidden_size", "block_count": "num_hidden_layers", "attention.head_count": "num_attention_heads",
@@ -55,7 +56,9 @@ class _Reader:
 
     def take(self, count: int) -> bytes:
         if count > self.size - self.file.tell():
-            raise FileFormatError("the GGUF header is cut short", path=self.path, value=f"{count} bytes wanted", way_out="download the file again")
+            raise FileFormatError(
+                "the GGUF header is cut short", path=self.path, value=f"{count} bytes wanted", way_out="download the file again"
+            )
         return self.file.read(count)
 
     def number(self, kind: str) -> Any:
@@ -123,9 +126,19 @@ def read_gguf(path: Path) -> Architecture:
     metadata, infos = read_header(path)
     kind = metadata.get("general.architecture")
     if kind not in _FAMILIES:
-        raise NotCoveredError("cannot interpret this model family", path=f"{path}: general.architecture", value=kind, way_out=f"known: {', '.join(sorted(_FAMILIES))}")
+        raise NotCoveredError(
+            "cannot interpret this model family",
+            path=f"{path}: general.architecture",
+            value=kind,
+            way_out=f"known: {', '.join(sorted(_FAMILIES))}",
+        )
     if int(metadata.get("split.count", 1)) > 1:
-        raise NotCoveredError("a split GGUF holds its tensors in several files", path=str(path), value=metadata["split.count"], way_out="merge it with gguf-split")
+        raise NotCoveredError(
+            "a split GGUF holds its tensors in several files",
+            path=str(path),
+            value=metadata["split.count"],
+            way_out="merge it with gguf-split",
+        )
     config = Keys(_config(metadata, kind, infos), f"{path}: {kind}")
     tensors = [_tensor(name, shape, stored, str(path)) for name, shape, stored in infos]
     layers = config.number("layers")
@@ -208,7 +221,9 @@ def _tensor(name: str, shape: tuple[int, ...], stored: int, path: str) -> tuple[
     label, block, size = GGML_TYPES[stored]
     cols, rows, copies = ([*shape, 1, 1, 1])[:3] if len(shape) > 1 else (1, shape[0] if shape else 1, 1)
     if block > 1 and cols % block:
-        raise FileFormatError(f"rows of {cols} do not divide into blocks of {block}", path=f"{path}: {name}", way_out="download the file again")
+        raise FileFormatError(
+            f"rows of {cols} do not divide into blocks of {block}", path=f"{path}: {name}", way_out="download the file again"
+        )
     bits = size * 8 // block
     scale = size * 8 - bits * block
     stored_as = StoredFormat(label, bits, scale_bits=scale, group_cols=block if scale else 0)

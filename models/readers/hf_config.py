@@ -25,7 +25,7 @@ _LARGEST_LAYERS = 4096
 
 
 def read_config(config: dict[str, Any], name: str, path: str = "", quantisation: dict[str, Any] | None = None) -> Architecture:
-    """Interpret a parsed ``config.json``; ``quantisation`` is a parsed ``hf_quant_config.json`` beside it, ``path`` serves error messages."""
+    """Interpret a parsed ``config.json``; ``quantisation``: ``hf_quant_config.json`` beside it, ``path`` for errors."""
     top = Keys(config, path)
     text = top.child("text_config") or top
     family = family_of(top, text)

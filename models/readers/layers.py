@@ -108,7 +108,10 @@ def build_attention(config: Keys, family: Family, slot: Slot) -> tuple[Attention
     head_dim, value_dim = head_dim_of(config, family), config.number("v_head_dim", default=0, least=0)
     value_is_key = False
     if family.swap_kv == "swa_" and slot.mixer == "sliding":
-        heads, kv_heads = config.number("swa_num_attention_heads", default=heads), config.number("swa_num_key_value_heads", default=kv_heads)
+        heads, kv_heads = (
+            config.number("swa_num_attention_heads", default=heads),
+            config.number("swa_num_key_value_heads", default=kv_heads),
+        )
         head_dim, value_dim = config.number("swa_head_dim", default=head_dim), config.number("swa_v_head_dim", default=value_dim, least=0)
     if family.swap_kv == "global_" and slot.mixer == "full":
         head_dim = config.number("global_head_dim", default=head_dim)
@@ -172,7 +175,9 @@ def _latent(config: Keys, family: Family, slot: Slot) -> Latent:
     )
 
 
-def _with_block_indexer(config: Keys, slot: Slot, attention: Attention, tensors: Tensors, hidden: int, prefix: str) -> tuple[Attention, Tensors]:
+def _with_block_indexer(
+    config: Keys, slot: Slot, attention: Attention, tensors: Tensors, hidden: int, prefix: str
+) -> tuple[Attention, Tensors]:
     """MiniMax-M3: an index head for each KV head picks blocks of keys; one shared index key a token is cached."""
     block = config.child("sparse_attention_config")
     if slot.indexer == "none" or block is None:

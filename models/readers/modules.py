@@ -61,7 +61,10 @@ class Excluded:
     @classmethod
     def from_patterns(cls, patterns: Iterable[str]) -> Excluded:
         kept = tuple(patterns)
-        words, exact, prefixes, others, regexes = set(), set(), {}, [], []
+        words: set[str] = set()
+        exact: set[str] = set()
+        prefixes: dict[str, list[str]] = {}
+        others, regexes = [], []
         for pattern in collapse_names(p for p in kept if not p.startswith("re:")) if kept else ():
             if "*" not in pattern and "?" not in pattern:
                 (exact if "." in pattern else words).add(pattern)
@@ -80,7 +83,7 @@ class Excluded:
         return cls(kept, frozenset(words), frozenset(exact), by_index, tuple(others), tuple(regexes))
 
     def matches(self, module: str) -> bool:
-        """Is ``module`` (below the wrapper) excluded?"""
+        """Is ``module`` (below the wrapper) excluded."""
         if not self.patterns:
             return False
         if not self.words.isdisjoint(module.split(".")) or (self.exact and self._exact(module)):

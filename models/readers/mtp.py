@@ -37,7 +37,8 @@ def _below(prefix: str, tensors: Tensors) -> Tensors:
 
 def _deepseek(config: Keys, family: Family, last: Slot, index: int) -> Tensors:
     """DeepSeek-V3: a layer after the last one, joined by a projection of two norms, with its own copies of embedding and
-    head (GLM-5 shares the model's)."""
+    head (GLM-5 shares the model's).
+    """
     hidden, vocabulary = config.number("hidden"), config.number("vocabulary")
     found = build_layer(config, family, replace(last, indexer="own" if last.indexer != "none" else "none")).tensors
     found += norm("enorm", hidden) + norm("hnorm", hidden) + linear("eh_proj", hidden, 2 * hidden, "control", "none")
@@ -74,7 +75,12 @@ def _blocks(config: Keys, family: Family, _last: Slot, _index: int) -> Tensors:
     found: Tensors = ()
     for number, slot in enumerate(plan.mtp_blocks(config)):
         found += _below(f"layers.{number}", build_layer(config, family, slot).tensors)
-    found += norm("enorm", hidden) + norm("hnorm", hidden) + linear("eh_proj", hidden, 2 * hidden, "control", "none") + norm("final_layernorm", hidden)
+    found += (
+        norm("enorm", hidden)
+        + norm("hnorm", hidden)
+        + linear("eh_proj", hidden, 2 * hidden, "control", "none")
+        + norm("final_layernorm", hidden)
+    )
     return _below("mtp", found)
 
 

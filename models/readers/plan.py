@@ -87,7 +87,9 @@ def window_of(config: Keys, family: Family) -> int | None:
     window, context = config.number("window"), config.number("context", default=0, least=0)
     if context and window > context and not family.window_may_exceed_context:
         way_out = "correct one of them"
-        raise ContradictionError(f"larger than the context of {context} tokens", path=config.where("sliding_window"), value=window, way_out=way_out)
+        raise ContradictionError(
+            f"larger than the context of {context} tokens", path=config.where("sliding_window"), value=window, way_out=way_out
+        )
     return window
 
 
@@ -189,7 +191,9 @@ def _period(config: Keys) -> tuple[int, int]:
 
 def _sparse(entry: object, config: Keys, index: int) -> bool:
     if entry not in ("sparse", "dense", "moe", "hash_moe"):
-        raise FileFormatError("unknown FFN type", path=f"{config.where('mlp_layer_types')}[{index}]", value=entry, way_out="known: dense, sparse")
+        raise FileFormatError(
+            "unknown FFN type", path=f"{config.where('mlp_layer_types')}[{index}]", value=entry, way_out="known: dense, sparse"
+        )
     return entry != "dense"
 
 
@@ -229,14 +233,20 @@ def _block_list(config: Keys) -> list[object]:
     if not pattern:
         raise FileFormatError("missing", path=config.where("hybrid_override_pattern"), way_out="add it or layers_block_type")
     if config.has("layers") and config.number("layers") != len(pattern):
-        raise ContradictionError(f"{len(pattern)} blocks for {config.number('layers')} layers", path=config.where("hybrid_override_pattern"), way_out="correct one")
+        raise ContradictionError(
+            f"{len(pattern)} blocks for {config.number('layers')} layers",
+            path=config.where("hybrid_override_pattern"),
+            way_out="correct one",
+        )
     return list(pattern)
 
 
 def _block(entry: object, config: Keys, index: int) -> Slot:
     found = _BLOCKS.get(entry) if isinstance(entry, str) else None
     if found is None:
-        raise FileFormatError("unknown block", path=f"{config.where('layers_block_type')}[{index}]", value=entry, way_out=f"known: {', '.join(_BLOCKS)}")
+        raise FileFormatError(
+            "unknown block", path=f"{config.where('layers_block_type')}[{index}]", value=entry, way_out=f"known: {', '.join(_BLOCKS)}"
+        )
     return Slot(*found)
 
 
@@ -263,7 +273,9 @@ def _nas_slot(block: Keys, config: Keys) -> Slot:
     if not attention.flag("no_op"):
         kv_heads = max(1, config.number("heads") // attention.number("n_heads_in_group"))
     if not ffn.flag("no_op"):
-        width = ffn.number("intermediate_size") if ffn.has("intermediate_size") else _nas_width(ffn.real("ffn_mult"), config.number("hidden"))
+        width = (
+            ffn.number("intermediate_size") if ffn.has("intermediate_size") else _nas_width(ffn.real("ffn_mult"), config.number("hidden"))
+        )
     return Slot("full" if kv_heads else "none", "dense" if width else "none", kv_heads=kv_heads, width=width)
 
 
@@ -283,5 +295,7 @@ def _compressed_slots(config: Keys, layers: int) -> list[Slot]:
     hashed = config.number("num_hash_layers", default=0, least=0)
     for i, ratio in enumerate(ratios):
         if ratio not in (0, 4, 128):
-            raise FileFormatError("unknown compression", path=f"{config.where('compress_ratios')}[{i}]", value=ratio, way_out="known: 0, 4, 128")
+            raise FileFormatError(
+                "unknown compression", path=f"{config.where('compress_ratios')}[{i}]", value=ratio, way_out="known: 0, 4, 128"
+            )
     return [Slot("sliding", "moe", indexer="own" if r == 4 else "none", compress=r, hashed_router=i < hashed) for i, r in enumerate(ratios)]

@@ -34,7 +34,7 @@ class Scheme:
 
     @property
     def by_layer(self) -> bool:
-        """Does precision depend on the layer's index, beyond its kind?"""
+        """Whether precision depends on the layer's index, beyond its kind."""
         return self.excluded.by_layer or any("layers." in name for name in self.explicit)
 
     def format_of(self, tensor: Tensor, module: str, native: StoredFormat) -> StoredFormat:
@@ -68,7 +68,9 @@ def read_scheme(top: Keys, text: Keys, beside: dict[str, Any] | None, scale: str
     builders = {"awq": _integer, "gptq": _integer, "compressed-tensors": _compressed_tensors, "modelopt": _modelopt, "mxfp4": _mxfp4}
     if method not in builders:
         known = ", ".join([*builders, "fp8"])
-        raise NotCoveredError("cannot interpret this quantisation", path=found.where("quant_method"), value=method, way_out=f"known: {known}")
+        raise NotCoveredError(
+            "cannot interpret this quantisation", path=found.where("quant_method"), value=method, way_out=f"known: {known}"
+        )
     return builders[method](found)
 
 
@@ -152,7 +154,9 @@ def _group_format(w: Keys, layout: str, q: Keys) -> StoredFormat:
         return StoredFormat(name, bits, scale_bits=32, group_rows=sizes[0], group_cols=sizes[1])
     rows = {"tensor": 0, "channel": 1, "group": 1}.get(strategy)
     if rows is None or kind not in ("int", "float"):
-        raise NotCoveredError("cannot interpret these weights", path=w.where("strategy"), value=strategy, way_out=f"see {q.where('config_groups')}")
+        raise NotCoveredError(
+            "cannot interpret these weights", path=w.where("strategy"), value=strategy, way_out=f"see {q.where('config_groups')}"
+        )
     scale = 32 if strategy == "tensor" else 16
     return StoredFormat(name, bits, scale_bits=scale, group_rows=rows, group_cols=group, zero_bits=zeros, tensor_bytes=shape_bytes)
 

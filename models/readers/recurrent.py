@@ -58,7 +58,11 @@ def gated_delta(config: Keys, p: str, *, split: bool) -> Built:
     """Gated delta rule (Qwen3-Next: two fused projections; Qwen3.5: four)."""
     hidden = config.number("hidden")
     key_heads, value_heads = config.number("linear_num_key_heads"), config.number("linear_num_value_heads")
-    dk, dv, c = config.number("linear_key_head_dim"), config.number("linear_value_head_dim"), config.number("linear_conv_kernel_dim", default=4)
+    dk, dv, c = (
+        config.number("linear_key_head_dim"),
+        config.number("linear_value_head_dim"),
+        config.number("linear_conv_kernel_dim", default=4),
+    )
     if value_heads % key_heads:
         raise ContradictionError(f"not a multiple of {key_heads} key heads", path=config.where("linear_num_value_heads"), value=value_heads)
     key, value = key_heads * dk, value_heads * dv
@@ -78,7 +82,11 @@ def gated_delta(config: Keys, p: str, *, split: bool) -> Built:
 def kimi_delta(config: Keys, p: str) -> Built:
     """Kimi delta attention: a decay for each channel; decay and output gate through low-rank pairs (or one full matrix)."""
     hidden, inner_config = config.number("hidden"), config.require_child("linear_attn_config")
-    heads, d, c = inner_config.number("num_heads"), inner_config.number("head_dim"), inner_config.number("short_conv_kernel_size", default=4)
+    heads, d, c = (
+        inner_config.number("num_heads"),
+        inner_config.number("head_dim"),
+        inner_config.number("short_conv_kernel_size", default=4),
+    )
     width = heads * d
     found: Tensors = ()
     for name in ("q_proj", "k_proj", "v_proj"):
@@ -99,7 +107,9 @@ def lightning(config: Keys, p: str) -> Built:
     """Lightning attention (MiniMax-M1): fused q, k, v, a gate and a norm over all heads; no convolution."""
     hidden, heads, d = config.number("hidden"), config.number("heads"), config.number("head_dim")
     width = heads * d
-    found = linear(f"{p}.qkv_proj", 3 * width, hidden, "attention", units=heads) + linear(f"{p}.output_gate", width, hidden, "attention", units=heads)
+    found = linear(f"{p}.qkv_proj", 3 * width, hidden, "attention", units=heads) + linear(
+        f"{p}.output_gate", width, hidden, "attention", units=heads
+    )
     found += linear(f"{p}.out_proj", hidden, width, "attention", "cols") + vector(f"{p}.norm", width, "state", "rows")
     return RecurrentState("lightning", heads, heads * d * d, 0), found
 

@@ -41,7 +41,12 @@ def header_bytes(path: Path) -> dict[str, int]:
 
 def _offsets(entry: Any, path: str) -> tuple[int, int]:
     offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(isinstance(n, int) for n in offsets) or not 0 <= offsets[0] <= offsets[1]:
+    if (
+        not isinstance(offsets, list)
+        or len(offsets) != 2
+        or not all(isinstance(n, int) for n in offsets)
+        or not 0 <= offsets[0] <= offsets[1]
+    ):
         raise FileFormatError("malformed safetensors entry", path=path, value=offsets, way_out=_WAY_OUT)
     if not isinstance(entry.get("dtype"), str):
         raise FileFormatError("safetensors entry without a dtype", path=path, way_out=_WAY_OUT)

@@ -37,7 +37,11 @@ def _qwen2_vl(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
     width = int(v.real("mlp_ratio") * d) if v.has("mlp_ratio") else 4 * d
     block += _linear("mlp.fc1", width, d) + _linear("mlp.fc2", d, width)
     merger = _norm("ln_q", d) + _linear("mlp.0", merge, merge) + _linear("mlp.2", out, merge)
-    return _tensors("visual", [("patch_embed", d, _patch(v))]) + _tensors("visual.blocks", block, v.number("depth")) + _tensors("visual.merger", merger)
+    return (
+        _tensors("visual", [("patch_embed", d, _patch(v))])
+        + _tensors("visual.blocks", block, v.number("depth"))
+        + _tensors("visual.merger", merger)
+    )
 
 
 def _patch(v: Keys) -> int:
@@ -52,7 +56,11 @@ def _qwen2_5_vl(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
     block = _norm("norm1", d, bias=False) + _norm("norm2", d, bias=False) + _linear("attn.qkv", 3 * d, d) + _linear("attn.proj", d, d)
     block += _linear("mlp.gate_proj", width, d) + _linear("mlp.up_proj", width, d) + _linear("mlp.down_proj", d, width)
     merger = _norm("ln_q", d, bias=False) + _linear("mlp.0", merge, merge) + _linear("mlp.2", out, merge)
-    return _tensors("visual", [("patch_embed", d, _patch(v))]) + _tensors("visual.blocks", block, v.number("depth")) + _tensors("visual.merger", merger)
+    return (
+        _tensors("visual", [("patch_embed", d, _patch(v))])
+        + _tensors("visual.blocks", block, v.number("depth"))
+        + _tensors("visual.merger", merger)
+    )
 
 
 def _qwen3_vl(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
@@ -72,7 +80,13 @@ def _siglip(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
     """SigLIP as in Gemma 3, with its projection to the text width."""
     d, width = v.number("hidden_size"), v.number("intermediate_size")
     patch = v.number("patch_size")
-    block = _norm("layer_norm1", d) + _norm("layer_norm2", d) + _separate_qkv(d, "out_proj") + _linear("mlp.fc1", width, d) + _linear("mlp.fc2", d, width)
+    block = (
+        _norm("layer_norm1", d)
+        + _norm("layer_norm2", d)
+        + _separate_qkv(d, "out_proj")
+        + _linear("mlp.fc1", width, d)
+        + _linear("mlp.fc2", d, width)
+    )
     top = _linear("patch_embedding", d, v.number("vision_channels", default=3) * patch**2)
     top += [("position_embedding", (v.number("image_size") // patch) ** 2, d), *_norm("post_layernorm", d)]
     found = _tensors("vision_tower", top) + _tensors("vision_tower.layers", block, v.number("layers"))
@@ -82,11 +96,30 @@ def _siglip(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
 def _gemma4(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
     d, width, heads = v.number("hidden_size"), v.number("intermediate_size"), v.number("heads")
     size, kv = v.number("head_dim", default=d // heads), v.number("kv_heads", default=heads)
-    block = [shape for n in ("input", "post_attention", "pre_feedforward", "post_feedforward") for shape in _norm(f"{n}_layernorm", d, bias=False)]
-    block += [("attn.q_proj", heads * size, d), ("attn.k_proj", kv * size, d), ("attn.v_proj", kv * size, d), ("attn.o_proj", d, heads * size)]
-    block += [("attn.q_norm", size, 1), ("attn.k_norm", size, 1), ("mlp.gate_proj", width, d), ("mlp.up_proj", width, d), ("mlp.down_proj", d, width)]
+    block = [
+        shape
+        for n in ("input", "post_attention", "pre_feedforward", "post_feedforward")
+        for shape in _norm(f"{n}_layernorm", d, bias=False)
+    ]
+    block += [
+        ("attn.q_proj", heads * size, d),
+        ("attn.k_proj", kv * size, d),
+        ("attn.v_proj", kv * size, d),
+        ("attn.o_proj", d, heads * size),
+    ]
+    block += [
+        ("attn.q_norm", size, 1),
+        ("attn.k_norm", size, 1),
+        ("mlp.gate_proj", width, d),
+        ("mlp.up_proj", width, d),
+        ("mlp.down_proj", d, width),
+    ]
     top = [("input_proj", d, 3 * v.number("patch_size") ** 2), ("position_embedding_table", 2 * v.number("position_embedding_size"), d)]
-    return _tensors("vision_tower", top) + _tensors("vision_tower.layers", block, v.number("layers")) + _tensors("embed_vision", [("projection", text_hidden, d)])
+    return (
+        _tensors("vision_tower", top)
+        + _tensors("vision_tower.layers", block, v.number("layers"))
+        + _tensors("embed_vision", [("projection", text_hidden, d)])
+    )
 
 
 def _llama4(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
@@ -94,10 +127,16 @@ def _llama4(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
     block = _norm("input_layernorm", d) + _norm("post_attention_layernorm", d) + _separate_qkv(d, "o_proj")
     block += _linear("mlp.fc1", width, d) + _linear("mlp.fc2", d, width)
     top = [("patch_embedding.linear", d, v.number("vision_channels", default=3) * patch**2), ("class_embedding", d, 1)]
-    top += [("positional_embedding_vlm", (v.number("image_size") // patch) ** 2 + 1, d), *_norm("layernorm_pre", d), *_norm("layernorm_post", d)]
+    top += [
+        ("positional_embedding_vlm", (v.number("image_size") // patch) ** 2 + 1, d),
+        *_norm("layernorm_pre", d),
+        *_norm("layernorm_post", d),
+    ]
     inner, out = v.number("projector_input_dim"), v.number("projector_output_dim")
     top += [("vision_adapter.mlp.fc1", inner, width), ("vision_adapter.mlp.fc2", out, out)]
-    return _tensors("vision_model", top) + _tensors("vision_model.layers", block, v.number("layers")) + _tensors("multi_modal_projector", [("linear_1", text_hidden, v.number("vision_output_dim"))])  # fmt: skip
+    projector = [("linear_1", text_hidden, v.number("vision_output_dim"))]
+    found = _tensors("vision_model", top) + _tensors("vision_model.layers", block, v.number("layers"))
+    return found + _tensors("multi_modal_projector", projector)
 
 
 def _moonvit(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
@@ -110,7 +149,10 @@ def _moonvit(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
     block += _linear("wqkv", 3 * inner, d, bias=attention_bias) + _linear("wo", d, inner, bias=attention_bias)
     block += _linear("mlp.fc0", width, d, bias=bias) + _linear("mlp.fc1", d, width, bias=bias)
     top = _linear("patch_embed.proj", d, 3 * v.number("patch_size") ** 2, bias=v.flag("patch_embed_proj_bias", default=plain))
-    top += [("patch_embed.pos_emb", v.number("init_pos_emb_height") * v.number("init_pos_emb_width"), d), *_norm("final_layernorm", d, bias=plain)]
+    top += [
+        ("patch_embed.pos_emb", v.number("init_pos_emb_height") * v.number("init_pos_emb_width"), d),
+        *_norm("final_layernorm", d, bias=plain),
+    ]
     kernel = v.items("merge_kernel_size") or [2, 2]
     merge = d * kernel[0] * kernel[1]
     projector = _norm("pre_norm", d) + _linear("proj.0", merge, merge) + _linear("proj.2", text_hidden, merge)
@@ -119,15 +161,30 @@ def _moonvit(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
 
 def _minimax(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
     """MiniMax-M3: CLIP blocks, a projection of each patch, then one of each merged group."""
-    d, width, patch, hidden = v.number("hidden_size"), v.number("intermediate_size"), v.number("patch_size"), v.number("projection_dim", default=text_hidden)
+    d, width, patch, hidden = (
+        v.number("hidden_size"),
+        v.number("intermediate_size"),
+        v.number("patch_size"),
+        v.number("projection_dim", default=text_hidden),
+    )
     compression = v.child("img_token_compression_config") or v
     merged = text_hidden * compression.number("spatial_merge_size", default=2) ** 2
     frames = compression.number("temporal_patch_size", default=2)
-    block = _norm("layer_norm1", d) + _norm("layer_norm2", d) + _separate_qkv(d, "out_proj") + _linear("mlp.fc1", width, d) + _linear("mlp.fc2", d, width)
+    block = (
+        _norm("layer_norm1", d)
+        + _norm("layer_norm2", d)
+        + _separate_qkv(d, "out_proj")
+        + _linear("mlp.fc1", width, d)
+        + _linear("mlp.fc2", d, width)
+    )
     top = [("patch_embedding", d, v.number("vision_channels", default=3) * frames * patch**2), *_norm("pre_layrnorm", d)]
     projector = _linear("linear_1", hidden, d) + _linear("linear_2", text_hidden, hidden)
     projector += _linear("merge_linear_1", hidden, merged) + _linear("merge_linear_2", text_hidden, hidden)
-    return _tensors("vision_tower", top) + _tensors("vision_tower.layers", block, v.number("layers")) + _tensors("multi_modal_projector", projector)
+    return (
+        _tensors("vision_tower", top)
+        + _tensors("vision_tower.layers", block, v.number("layers"))
+        + _tensors("multi_modal_projector", projector)
+    )
 
 
 def _step(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
@@ -136,10 +193,18 @@ def _step(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
     width = int(d * (v.real("mlp_ratio") if v.has("mlp_ratio") else 8960 / 1536))
     block = _norm("layernorm_before", d) + _norm("layernorm_after", d) + [("lambda_1", d, 1), ("lambda_2", d, 1)]
     block += _separate_qkv(d, "out_proj") + _linear("mlp.fc1", width, d) + _linear("mlp.fc2", d, width)
-    top = [("patch_embedding", d, 3 * patch**2), ("position_embedding", (v.number("image_size", default=728) // patch) ** 2, d), *_norm("pre_layernorm", d)]
+    top = [
+        ("patch_embedding", d, 3 * patch**2),
+        ("position_embedding", (v.number("image_size", default=728) // patch) ** 2, d),
+        *_norm("pre_layernorm", d),
+    ]
     top += _linear("downsampler1", 2 * d, 9 * d) + _linear("downsampler2", 4 * d, 18 * d)
     blocks = v.number("layers", default=47)
-    return _tensors("vision_model", top) + _tensors("vision_model.layers", block, blocks) + _tensors("multi_modal_projector", [("proj", text_hidden, 4 * d)])
+    return (
+        _tensors("vision_model", top)
+        + _tensors("vision_model.layers", block, blocks)
+        + _tensors("multi_modal_projector", [("proj", text_hidden, 4 * d)])
+    )
 
 
 _TOWERS: dict[str, Callable[[Keys, int], tuple[Tensor, ...]]] = {
@@ -173,5 +238,7 @@ def vision_tensors(top: Keys, text_hidden: int) -> tuple[tuple[Tensor, ...], tup
     heads = next((tower.number(k) for k in ("num_heads", "num_attention_heads", "vt_num_attention_heads") if tower.has(k)), 1)
     width = next((tower.number(k) for k in ("embed_dim", "qkv_hidden_size", "hidden_size", "vt_hidden_size") if tower.has(k)), heads)
     if width % heads:
-        raise ContradictionError(f"{heads} heads do not divide a width of {width}", path=tower.path, way_out="correct the vision configuration")
+        raise ContradictionError(
+            f"{heads} heads do not divide a width of {width}", path=tower.path, way_out="correct the vision configuration"
+        )
     return build(tower, text_hidden), ()
