@@ -108,7 +108,7 @@ class Case:
         hardware = self.scenario.hardware
         if hardware.memory is not None:
             return hardware.memory
-        utilization = self.scenario.engine.gpu_memory_utilization or self.engine.gpu_memory_utilization
+        utilization = self.scenario.engine.gpu_memory_utilization or self.engine.gpu_memory_utilization or 1.0
         return int(self.device.memory_bytes * utilization)
 
     @property

@@ -20,7 +20,7 @@ from models.describe.configuration import DraftSource, KvFormat
 from models.drafts import draft_shape
 from models.errors import NotCoveredError
 from models.facts.reads import context_read_bytes, row_attention_flops, state_read_bytes
-from models.memory import activation_bytes_per_token, full_blocks, kib, kv_layout, logits_bytes_per_row
+from models.memory import activation_bytes_per_token, full_blocks, graph_bytes, kib, kv_layout, logits_bytes_per_row
 from models.quality import probability_correct
 from models.speculation import rounds, tokens_per_round
 
@@ -206,7 +206,7 @@ def _engine(case: Case, tp: int, graphs: Graphs) -> Row:
     host = 0.0
     if isinstance(form, Physical):
         host = form.host_graph_s if on else form.host_eager_s
-    return {"host_s": host, "graph_kib": kib(case.engine.graph_bytes(case.architecture.hidden, case.architecture.layer_count, sizes, tp)) if on else 0}
+    return {"host_s": host, "graph_kib": kib(graph_bytes(case.architecture, sizes, tp)) if on else 0}
 
 
 def _captured(graphs: Sequence[Graphs], code: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -10,11 +10,15 @@ KV of b requests = shared(S) + b private, private = ceil((L + G - 1 - S) / p) p 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
 from models import facts
 from models.describe.architecture import Architecture
 from models.units import KIB
+
+_ESTIMATES = Path(__file__).parent / "catalog" / "estimates.json"
 
 
 def blocks(tokens: int, block_tokens: int) -> int:
@@ -80,6 +84,15 @@ def activation_bytes_per_token(arch: Architecture, tp: int) -> int:
 def logits_bytes_per_row(arch: Architecture, tp: int) -> int:
     """Logits of one row in BF16 and their FP32 copy for sampling."""
     return 6 * -(-arch.vocabulary // tp)
+
+
+def graph_bytes(arch: Architecture, sizes: tuple[int, ...], tp: int) -> int:
+    """Buffers of captured graphs: each keeps its launches, and all share one pool as large as the largest shape's activations."""
+    if not sizes:
+        return 0
+    estimate = json.loads(_ESTIMATES.read_bytes())["graph"]
+    pool = sizes[-1] * activation_bytes_per_token(arch, tp)
+    return int(pool + len(sizes) * arch.layer_count * estimate["bytes_per_layer_and_size"])
 
 
 def lora_bytes(arch: Architecture, rank: int, element_bytes: int = 2) -> int:

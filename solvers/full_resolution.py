@@ -1,0 +1,152 @@
+"""The best cell of a space at full resolution, by bounding and evaluating with the very same models.
+
+A cell here is a branch with its resident sequences b and admission a; the long axes c (token budget) and o (offloaded layers) are
+searched inside. Two lower bounds, both evaluations of the model itself:
+    1. o layers needed: memory forces at least o_min layers out; every smaller o is infeasible.
+    2. time: one prefill step of all tokens is never slower than many (step time is subadditive: reads of weights, host time and
+       saturation are paid once), so the time at an unlimited budget bounds every budget; copies grow with o and with steps, so the
+       fewest steps that memory admits bound the copies.
+Cells are visited in order of their bound; the search ends when the next bound is not below the incumbents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from solvers.constraints import Point
+from solvers.grid import Cell, Grid
+from solvers.objective import score
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+STRUCTURAL = ("served", "context", "sequences")
+TIMED = ("e2e", "ttft", "itl", "tpot")
+CHUNK_OF_CELLS = 2048
+
+
+@dataclass(frozen=True)
+class Found:
+    """Best cell of each of the best groups of branches, ascending by score; the least bound not explored (infinite: none is left)."""
+
+    best: tuple[tuple[float, Cell], ...]
+    bound: float
+    evaluated: int
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Flat arrays of cells: branch, b, a."""
+
+    branch: Ints
+    b: Ints
+    a: Ints
+
+    def take(self, index: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Cells:
+        return Cells(self.branch[index], self.b[index], self.a[index])
+
+
+def solve(grid: Grid, keep: int = 1, cutoff: float = float("inf")) -> Found:
+    """The ``keep`` best groups with their best cells, exactly. Scores at or above ``cutoff`` are not looked for.
+
+    A group holds the branches that differ only in draft length, prefetch buffers and captured sizes.
+    """
+    groups = _groups(grid)
+    bound, cells = bounded_cells(grid)
+    order = np.argsort(bound, kind="stable")
+    bound, cells = bound[order], cells.take(order)
+    best: dict[int, tuple[float, Cell]] = {}
+    evaluated = len(bound)
+    start = 0
+    width = 16
+    while start < len(bound):
+        worst = _worst(best, keep, cutoff)
+        if not bound[start] < worst:
+            break
+        stop = start + int(np.searchsorted(bound[start : start + width], worst))
+        evaluated += _visit(grid, cells.take(np.arange(start, stop)), bound[start:stop], groups, best, cutoff)
+        start, width = stop, min(width * 2, CHUNK_OF_CELLS)
+    ranked = sorted(best.values(), key=lambda pair: (pair[0], pair[1].branch))[:keep]
+    return Found(tuple(ranked), float(bound[start]) if start < len(bound) else float("inf"), evaluated)
+
+
+def _worst(best: dict[int, tuple[float, Cell]], keep: int, cutoff: float) -> float:
+    """Score that a new branch must beat."""
+    scores = sorted(score for score, _ in best.values())
+    return min(scores[keep - 1], cutoff) if len(scores) >= keep else cutoff
+
+
+def _all_cells(grid: Grid) -> Cells:
+    branch, b, a = np.meshgrid(np.arange(len(grid.columns.buffers)), grid.b, grid.a, indexing="ij")
+    return Cells(branch.ravel(), b.ravel(), a.ravel())
+
+
+def _layers_needed(grid: Grid, at: Point) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Fewest offloaded layers with which a cell fits every memory limit at its smallest budget, and whether any number does."""
+    k = at.k
+    excess = np.zeros(1, dtype=np.int64)
+    for limit in grid.limits:
+        if limit.name in ("device_memory", "kv_budget"):
+            excess = np.maximum(excess, limit.value(at) - limit.limit)
+    some = k.buffers > 0
+    room = np.where(some, excess + k.buffers * k.layer_kib, excess)
+    needed = np.where(some, np.maximum(-(-room // np.maximum(k.layer_kib, 1)), 1), 0)
+    largest = np.where(some, grid.o.max(), 0)
+    allowed = np.where(some, needed <= largest, excess <= 0) & np.where(some, np.any(grid.o > 0), np.any(grid.o == 0))
+    index = np.minimum(np.searchsorted(grid.o, needed), len(grid.o) - 1)
+    return np.where(some, grid.o[index], 0), allowed
+
+
+def bounded_cells(grid: Grid) -> tuple[Floats, Cells]:
+    """Lower bound of each cell's score, for the cells that may be feasible at all."""
+    cells = _all_cells(grid)
+    k = grid.columns.take(cells.branch)
+    zero = np.zeros(1, dtype=np.int64)
+    requests = np.minimum(np.maximum(cells.b // k.samples, 1), np.minimum(cells.a, grid.case.requests))
+    rows = requests * k.samples * k.rows_per_sequence
+    smallest = grid.c[np.minimum(np.searchsorted(grid.c, np.minimum(rows, grid.c[-1])), len(grid.c) - 1)]
+    lean = grid.point(k, cells.b, cells.a, smallest, zero)
+    needed, fits = _layers_needed(grid, lean)
+    fast = grid.point(k, cells.b, cells.a, grid.c[-1:], needed)
+    possible = fits & np.ones(len(cells.b), dtype=np.bool_)
+    for limit in grid.limits:
+        if limit.name in STRUCTURAL or limit.name in TIMED:
+            possible = possible & limit.holds(fast)
+    value = np.broadcast_to(score(grid.case, grid.case.scenario.objectives[0], k, fast.outcome), possible.shape)
+    keep = possible & np.isfinite(value)
+    return value[keep], cells.take(keep)
+
+
+def _groups(grid: Grid) -> Ints:
+    """Group number of each branch: its place on the axes that a user tells configurations apart by."""
+    codes = np.unravel_index(np.arange(len(grid.columns.buffers)), grid.axes.shape)
+    drafts = [draft.value for draft, _ in grid.axes.speculation]
+    graphs = [on for on, _ in grid.axes.graphs]
+    told = [*codes[:4], np.unique(drafts, return_inverse=True)[1][codes[4]], np.unique(graphs, return_inverse=True)[1][codes[6]], codes[7]]
+    return np.unique(np.stack(told), axis=1, return_inverse=True)[1].ravel()
+
+
+def _visit(grid: Grid, cells: Cells, bound: Floats, groups: Ints, best: dict[int, tuple[float, Cell]], cutoff: float) -> int:
+    """Evaluate the whole (c, o) plane of each cell whose bound can still improve its group; update the group's best."""
+    evaluated = 0
+    for i in range(len(cells.b)):
+        if bound[i] >= best.get(int(groups[cells.branch[i]]), (cutoff,))[0]:
+            continue
+        k = grid.columns.take(cells.branch[i : i + 1])
+        offloads = grid.o[grid.o > 0] if k.buffers[0] > 0 else grid.o[grid.o == 0]
+        if not len(offloads):
+            continue
+        shaped = k.shaped(1, 1)
+        b, a = cells.b[i : i + 1].reshape(1, 1), cells.a[i : i + 1].reshape(1, 1)
+        values = grid.scored(grid.point(shaped, b, a, grid.c.reshape(-1, 1), offloads.reshape(1, -1)))
+        values = np.broadcast_to(values, (len(grid.c), len(offloads)))
+        evaluated += values.size
+        at = np.unravel_index(int(values.argmin()), values.shape)
+        value = float(values[at])
+        branch = int(cells.branch[i])
+        group = int(groups[branch])
+        if value < min(best.get(group, (cutoff,))[0], cutoff):
+            best[group] = (value, Cell(branch, int(cells.b[i]), int(cells.a[i]), int(grid.c[at[0]]), int(offloads[at[1]])))
+    return evaluated

@@ -1,0 +1,110 @@
+"""Evaluating many configurations at once: the axes of a space as arrays, and one cell of it as a configuration.
+
+Axis order of every grid: branch, resident sequences b, admission a, token budget c, offloaded layers o.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from models.case import BranchAxes, Case
+from models.columns import Columns
+from models.describe.configuration import Configuration
+from models.lower import lower
+from models.service import evaluate
+from solvers.constraints import Constraint, Point, constraints, feasible
+from solvers.objective import score
+from solvers.space import Space
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+MIXED = 5  # index of prefetch_buffers among the branch axes
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One configuration of a grid by its values: branch number and the four integers."""
+
+    branch: int
+    b: int
+    a: int
+    c: int
+    o: int
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A space made ready for evaluation. ``a`` holds the number of requests where there is no admission limit."""
+
+    case: Case
+    axes: BranchAxes
+    columns: Columns
+    b: Ints
+    a: Ints
+    c: Ints
+    o: Ints
+    limits: tuple[Constraint, ...]
+
+    @classmethod
+    def of(cls, case: Case, space: Space, limits: tuple[Constraint, ...] | None = None) -> Grid:
+        """The space with values that change nothing merged: more sequences than requests, budgets beyond all tokens."""
+        columns = lower(case, space.axes)
+        sequences = case.requests * case.request.samples
+        rows = int((sequences * columns.rows_per_sequence).max())
+        tokens = int(max((case.requests * columns.new_tokens).max(), columns.prefix_tokens.max(), rows))
+        admission = sorted({case.requests if a is None else min(a, case.requests) for a in space.admission_limit})
+        return cls(
+            case, space.axes, columns, b=_merged(space.max_num_seqs, sequences), a=np.array(admission, dtype=np.int64),
+            c=_merged(space.max_num_batched_tokens, tokens), o=np.array(space.offload_layers, dtype=np.int64),
+            limits=constraints(case) if limits is None else limits,
+        )  # fmt: skip
+
+    @property
+    def size(self) -> int:
+        """Cells of the grid, offload and buffers matched."""
+        n = len(self.columns.buffers)
+        none = int(np.count_nonzero(self.columns.buffers == 0)) * int(np.any(self.o == 0))
+        some = int(np.count_nonzero(self.columns.buffers > 0)) * int(np.count_nonzero(self.o > 0))
+        return (none + some) * len(self.b) * len(self.a) * len(self.c) if n else 0
+
+    def point(self, k: Columns, b: Ints, a: Ints, c: Ints, o: Ints) -> Point:
+        """Evaluate broadcast arrays."""
+        return Point(k, b, a, c, o, evaluate(self.case, k, b, a, c, o))
+
+    def scored(self, at: Point) -> Floats:
+        """The first objective of each cell, infinite where a constraint is broken or offload and buffers do not match."""
+        matched = (at.o > 0) == (at.k.buffers > 0)
+        value = score(self.case, self.case.scenario.objectives[0], at.k, at.outcome)
+        return np.where(feasible(self.limits, at) & matched, value, np.inf)
+
+    def configuration(self, cell: Cell) -> Configuration:
+        """The settings of a cell."""
+        shape = self.axes.shape
+        at = np.unravel_index(cell.branch, shape)
+        tp, wf, kf, sharing, (draft, m), buffers, (graphs, sizes), cap = (axis[int(i)] for axis, i in zip(self.axes.lists(), at, strict=True))  # type: ignore[misc]
+        return Configuration(
+            max_num_seqs=cell.b, max_num_batched_tokens=cell.c, prefill_chunk=cap, kv_format=kf, weight_format=wf,
+            prefix_sharing=sharing, offload_layers=cell.o, prefetch_buffers=buffers, draft=draft, draft_tokens=m,
+            admission_limit=None if cell.a >= self.case.requests else cell.a, tensor_parallel=tp, cuda_graphs=graphs, captured_sizes=sizes,
+        )  # fmt: skip
+
+
+def _merged(values: tuple[int, ...], enough: int) -> Ints:
+    """Ascending values; of those at or above ``enough``, which are all alike, only the smallest."""
+    below = [v for v in values if v < enough]
+    above = [v for v in values if v >= enough]
+    return np.array(below + above[:1], dtype=np.int64)
+
+
+def single(case: Case, configuration: Configuration) -> tuple[Grid, Cell]:
+    """A grid of exactly one configuration, kept as it is."""
+    space_axes = BranchAxes.of(configuration)
+    one = np.ones(1, dtype=np.int64)
+    a = case.requests if configuration.admission_limit is None else configuration.admission_limit
+    cell = Cell(0, configuration.max_num_seqs, a, configuration.max_num_batched_tokens, configuration.offload_layers)
+    grid = Grid(case, space_axes, lower(case, space_axes), one * cell.b, one * cell.a, one * cell.c, one * cell.o, constraints(case))
+    return grid, cell
