@@ -1,0 +1,320 @@
+"""Importing files and folders: every good run, every refusal with file, line and reason, every duplicate. Stores nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from models.errors import FileFormatError, GoodputError
+from models.units import format_bytes
+from planner.importers import aiperf, csv_table
+from planner.importers.common import Draft, MeasurementError, Origin, content_hash, finish, first_complaint
+from planner.importers.detect import Layout, format_of, layout_of, wrapped
+from planner.importers.facts import apply_known, check_known, missing_facts, option_of
+from planner.importers.llama_server import LlamaServerLog
+from planner.importers.plausible import check_serving, check_step
+from planner.importers.prometheus import PrometheusDump
+from planner.importers.sglang_log import SglangLog
+from planner.importers.stream import (
+    CHUNK,
+    BrokenJsonError,
+    Limits,
+    OneLine,
+    UnreadableError,
+    check_regular,
+    file_digest,
+    json_values,
+    key_line,
+    open_bytes,
+    syntax_line,
+    text_lines,
+    zip_members,
+)
+from planner.importers.vllm_log import VllmLog
+from planner.records import Ask, Duplicate, ImportReport, Refusal, RunRecord
+
+Event = RunRecord | Refusal | Duplicate
+MAX_REFUSALS = 1_000  # of one file
+_COMPANION = re.compile(
+    r"^(readme|licen[cs]e|provenance|notice|inputs\.json$)|\.(md|ya?ml|png|svg|html|pdf|py|sh|toml|parquet|tex)$", re.IGNORECASE
+)
+_FOREIGN = (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError)  # odd shapes of foreign JSON
+
+
+@dataclass
+class _Import:
+    """One import: what the user added, what was seen."""
+
+    known: dict[str, str]
+    columns: Mapping[str, str] | None
+    limits: Limits
+    stored: Callable[[str], bool]
+    seen: dict[str, str] = field(default_factory=dict)
+
+    def record(self, draft: Draft, origin: Origin) -> Event:
+        """The checked record of a draft, or the duplicate that it is."""
+        digest = content_hash(draft)
+        place = f"{origin.file}{':' + str(origin.line) if origin.line else ''}{' ' + draft.where if draft.where else ''}"
+        first = self.seen.get(digest) or ("stored" if self.stored(digest) else None)
+        if first is not None:
+            return Duplicate(file=origin.file, line=origin.line, where=draft.where or origin.where, content_hash=digest, first_seen=first)
+        apply_known(draft, self.known)
+        run = finish(draft, origin, missing_facts(draft), digest)
+        warnings = [warning for seen in run.serving if not seen.windows for warning in check_serving(seen, run.workload)]
+        for step in run.steps:
+            check_step(step)
+        self.seen[digest] = place
+        return run.model_copy(update={"warnings": (*run.warnings, *warnings)}) if warnings else run
+
+
+def import_paths(
+    paths: Iterable[Path | str],
+    *,
+    known: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] | None = None,
+    stored: Callable[[str], bool] | None = None,
+    limits: Limits | None = None,
+) -> ImportReport:
+    """Read files and folders of results.
+
+    ``known`` holds facts that the files do not say, by option name (``device``, ``tp``, ``model``, ``engine``, ``input_len``, …);
+    ``columns`` maps meanings to columns of CSV tables (see ``csv_table``); ``stored`` tells whether a content hash is already stored.
+    Raises ``UnknownNameError`` for an unknown fact or column target; every problem of a file becomes a refusal.
+    """
+    runs: list[RunRecord] = []
+    refusals: list[Refusal] = []
+    duplicates: list[Duplicate] = []
+    for event in iterate_import(paths, known=known, columns=columns, stored=stored, limits=limits):
+        if isinstance(event, RunRecord):
+            runs.append(event)
+        elif isinstance(event, Refusal):
+            refusals.append(event)
+        else:
+            duplicates.append(event)
+    return ImportReport(
+        imported=tuple(runs),
+        refused=tuple(refusal for refusal in refusals if not refusal.ignored),
+        ignored=tuple(refusal for refusal in refusals if refusal.ignored),
+        duplicates=tuple(duplicates),
+        asks=asks_of(runs),
+    )
+
+
+def iterate_import(
+    paths: Iterable[Path | str],
+    *,
+    known: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] | None = None,
+    stored: Callable[[str], bool] | None = None,
+    limits: Limits | None = None,
+) -> Iterator[Event]:
+    """``import_paths`` one event at a time, for files with more runs than memory should hold."""
+    work = _Import(check_known(known or {}), columns, limits or Limits(), stored or (lambda _digest: False))
+    for path in paths:
+        yield from _path(Path(path), work)
+
+
+def asks_of(runs: Iterable[RunRecord]) -> tuple[Ask, ...]:
+    """What must be asked for, most wanted first."""
+    lacking: dict[str, tuple[int, str]] = {}
+    for run in runs:
+        for name in run.missing:
+            count, example = lacking.get(name, (0, run.source.file))
+            lacking[name] = (count + 1, example)
+    ordered = sorted(lacking.items(), key=lambda item: -item[1][0])
+    return tuple(Ask(name=name, option=option_of(name), runs=count, example_file=example) for name, (count, example) in ordered)
+
+
+def _path(path: Path, work: _Import) -> Iterator[Event]:
+    if not path.is_dir():
+        yield from _file(path, work)
+        return
+    files = 0
+    for folder, folders, names in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            files += 1
+            if files > work.limits.files:
+                yield Refusal(file=str(path), reason=f"the folder holds more than {work.limits.files} files; the rest is not read")
+                return
+            file = Path(folder, name)
+            reason = _set_aside(file, set(names))
+            yield from [Refusal(file=str(file), reason=reason, ignored=True)] if reason else _file(file, work)
+
+
+def _set_aside(file: Path, beside: set[str]) -> str | None:
+    """Why a file found in a folder is not read at all."""
+    if file.name.startswith("."):
+        return "a hidden file"
+    if file.is_symlink():
+        return "a symbolic link"
+    if _COMPANION.search(file.name):
+        return "a companion file, no result"
+    if file.name == "profile_export.jsonl" and "profile_export_aiperf.json" in beside:
+        return "its summary stands beside it"
+    stages = any(name.startswith("stage_") and name.endswith("lifecycle_metrics.json") for name in beside)
+    if stages and file.name in {"summary_lifecycle_metrics.json", "per_request_lifecycle_metrics.json"}:
+        return "its stages stand beside it"
+    return None
+
+
+def _file(path: Path, work: _Import) -> Iterator[Event]:
+    """One file or archive; whatever is wrong with it becomes a refusal."""
+    try:
+        check_regular(path, work.limits)
+        members = zip_members(path, work.limits) if path.suffix == ".zip" else [None]
+        for member in members:
+            try:
+                yield from _bounded(_content(path, member, work), str(path))
+            except (GoodputError, OSError, EOFError, *_FOREIGN) as error:
+                yield _refusal(error, path, Origin(_shown(path, member), ""), 0)
+    except GoodputError as error:
+        yield _refusal(error, path, Origin(str(path), ""), 0)
+
+
+def _bounded(events: Iterator[Event], file: str) -> Iterator[Event]:
+    refused = 0
+    for event in events:
+        yield event
+        refused += isinstance(event, Refusal)
+        if refused >= MAX_REFUSALS:
+            yield Refusal(file=file, reason=f"more than {MAX_REFUSALS} entries were refused; the rest of the file is not read")
+            return
+
+
+def _shown(path: Path, member: str | None) -> str:
+    return str(path) if member is None else f"{path}!{member}"
+
+
+def _content(path: Path, member: str | None, work: _Import) -> Iterator[Event]:
+    with open_bytes(path, work.limits, member) as stream:
+        head = stream.read(CHUNK)
+    layout = layout_of(head, has_columns=work.columns is not None)
+    if layout is Layout.BINARY:
+        raise FileFormatError("holds binary data: no known result format")
+    size = path.stat().st_size
+    if layout in {Layout.DOCUMENT, Layout.TABLE, Layout.METRICS} and size > work.limits.document_bytes:
+        raise FileFormatError("the file is too large for this format", value=format_bytes(size), way_out="save results without detail")
+    origin = Origin(_shown(path, member), file_digest(path), folder=path.parent if member is None else None)
+    with open_bytes(path, work.limits, member) as stream:
+        if head.startswith(b"\xef\xbb\xbf"):
+            stream.read(3)
+        if layout is Layout.DOCUMENT:
+            yield from _document(stream, path, origin, work)
+        elif layout is Layout.LINES:
+            yield from _json_lines(stream, path, origin, work)
+        elif layout is Layout.TABLE:
+            yield from _table(stream, origin, work)
+        else:
+            yield from _log(stream, origin, work, metrics=layout is Layout.METRICS)
+
+
+def _document(stream: Any, path: Path, origin: Origin, work: _Import) -> Iterator[Event]:
+    try:
+        for index, value in json_values(stream, work.limits):
+            where = "" if index is None else f"[{index}]"
+            yield from _value(value, path, Origin(origin.file, origin.sha256, None, where, origin.folder), work, index or 0)
+    except BrokenJsonError as error:
+        yield Refusal(file=origin.file, line=syntax_line(path, error.line), reason=str(error).removeprefix(f"{origin.file}: "))
+
+
+def _json_lines(stream: Any, path: Path, origin: Origin, work: _Import) -> Iterator[Event]:
+    requests: aiperf.RequestLines | None = None
+    number = 0
+    while True:
+        number += 1
+        line = OneLine(stream)
+        at = Origin(origin.file, origin.sha256, number, "", origin.folder)
+        try:
+            for _, value in json_values(line, work.limits):
+                if isinstance(value, Mapping) and aiperf.matches_request(value):
+                    requests = requests or aiperf.RequestLines()
+                    requests.add(value)
+                else:
+                    yield from _value(value, path, at, work, 0)
+        except UnreadableError:
+            raise
+        except (GoodputError, *_FOREIGN) as error:
+            if not line.empty:
+                yield _refusal(error, path, at, 0)
+        line.drain()
+        if line.at_end:
+            break
+    if requests is not None:
+        yield from _draft(requests.draft(), path, origin, work, 0)
+
+
+def _value(value: Any, path: Path, origin: Origin, work: _Import, occurrence: int) -> Iterator[Event]:
+    """The runs of one JSON value."""
+    known = format_of(value)
+    inner = [(origin.where, value)] if known else [(f"{origin.where}{place}", found) for place, found in wrapped(value)]
+    if not inner:
+        yield Refusal(file=origin.file, line=origin.line or 1, where=origin.where, reason=_unknown(value))
+    for number, (where, found) in enumerate(inner):
+        at = Origin(origin.file, origin.sha256, origin.line, where, origin.folder)
+        chosen = format_of(found)
+        try:
+            for draft in chosen.drafts(found, at) if chosen else ():
+                yield from _draft(draft, path, at, work, occurrence + number)
+        except (GoodputError, *_FOREIGN) as error:
+            yield _refusal(error, path, at, occurrence + number, chosen.name if chosen else "")
+
+
+def _unknown(value: Any) -> str:
+    if isinstance(value, Mapping) and value.get("benchmarks") == []:
+        return "the report holds no benchmark"
+    keys = ", ".join(list(map(str, value))[:8]) if isinstance(value, Mapping) else type(value).__name__
+    return f"no known result format (keys: {keys[:160]})" if keys else "no known result format (an empty object)"
+
+
+def _draft(draft: Draft, path: Path, origin: Origin, work: _Import, occurrence: int) -> Iterator[Event]:
+    try:
+        yield work.record(draft, origin)
+    except (GoodputError, *_FOREIGN) as error:
+        at = Origin(origin.file, origin.sha256, draft.line or origin.line, draft.where or origin.where, origin.folder)
+        yield _refusal(error, path, at, occurrence, draft.format)
+
+
+def _table(stream: Any, origin: Origin, work: _Import) -> Iterator[Event]:
+    for number, row in csv_table.rows(text_lines(stream, work.limits), work.columns):
+        at = Origin(origin.file, origin.sha256, number)
+        if isinstance(row, Exception):
+            yield Refusal(file=origin.file, line=number, reason=_reason(row))
+        else:
+            yield from _draft(row, Path(origin.file), at, work, 0)
+
+
+def _log(stream: Any, origin: Origin, work: _Import, *, metrics: bool) -> Iterator[Event]:
+    readers: list[Any] = [PrometheusDump()] if metrics else [VllmLog(), SglangLog(), LlamaServerLog()]
+    for number, line in text_lines(stream, work.limits):
+        for reader in readers:
+            reader.feed(number, line)
+    found = [draft for reader in readers for draft in reader.drafts()]
+    if not found:
+        yield Refusal(file=origin.file, line=1, reason="no known result format (neither JSON nor a table nor a log with known lines)")
+    for draft in found:
+        yield from _draft(draft, Path(origin.file), origin, work, 0)
+
+
+def _reason(error: Exception, name: str = "") -> str:
+    if isinstance(error, GoodputError):
+        return str(error)
+    if isinstance(error, ValueError) and hasattr(error, "errors"):
+        return str(first_complaint(error))
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror or error}"
+    return f"not understood{' as ' + name if name else ''}: {type(error).__name__}: {' '.join(str(error).split())[:160]}"
+
+
+def _refusal(error: Exception, path: Path, origin: Origin, occurrence: int, name: str = "") -> Refusal:
+    line = origin.line
+    if isinstance(error, BrokenJsonError):
+        line = line or syntax_line(path, error.line)
+    elif line is None and isinstance(error, MeasurementError) and error.path:
+        parts = [part for part in re.split(r"[.\[\]]+", error.path) if part]
+        line = key_line(path, parts[-1], occurrence) or key_line(path, parts[0], occurrence)
+    return Refusal(file=origin.file, line=line, where=origin.where, reason=_reason(error, name).removeprefix(f"{origin.file}: "))

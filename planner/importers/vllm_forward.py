@@ -1,0 +1,80 @@
+"""``vllm bench forward``: device time of one forward of an exact batch, without sampling and host work.
+
+A list of cases; each rank carries ``num_tokens``, ``kv_blocks`` and ``latency_us`` (microseconds: ``median``, ``sample_spread_pct``).
+The step of several ranks ends with the slowest. ``requests`` says what each request of the case does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from planner.importers.common import MICRO, Draft, MeasurementError, Origin, number, optional, required, text
+from planner.importers.facts import set_fact
+from planner.records import SequenceGroup, StepKind, StepObservation
+
+NAME = "vllm bench forward"
+_NEW = ("num_tokens", "new_tokens", "query_len", "q_len", "num_new_tokens", "num_scheduled_tokens", "tokens")
+_OLD = ("context_len", "num_computed_tokens", "context_tokens", "kv_len_before", "context", "past_len", "prefix_len")
+_TOTAL = ("kv_len", "seq_len", "total_len")
+
+
+def matches(value: Mapping[str, Any]) -> bool:
+    """A case with ranks, or an object that holds cases."""
+    return "median_us" in value and ("ranks" in value or "case" in value)
+
+
+def drafts(value: Mapping[str, Any], _origin: Origin) -> Iterator[Draft]:
+    """One run of one step."""
+    draft = Draft(NAME)
+    draft.setup["engine"] = "vllm"
+    for key, raw in value.items():
+        if key not in {"case", "requests", "median_us", "ranks"} and isinstance(raw, str | int | float | bool):
+            set_fact(draft, key, raw)
+    if (case := text(value.get("case"))) is not None:
+        draft.metadata["case"] = case
+    ranks = [rank for rank in value.get("ranks") or () if isinstance(rank, Mapping)]
+    groups = tuple(_groups(value, ranks))
+    wide = [group for group in groups if group.new_tokens > group.sequences]
+    kind = StepKind.DECODE if not wide else StepKind.PREFILL if len(wide) == len(groups) else StepKind.MIXED
+    draft.steps.append(
+        StepObservation(kind=kind, groups=groups, seconds=required(value, "median_us", MICRO), spread=_spread(ranks), includes_host=False)
+    )
+    yield draft
+
+
+def _spread(ranks: list[Mapping[str, Any]]) -> float | None:
+    found = [
+        optional(rank["latency_us"], "sample_spread_pct", 0.01) for rank in ranks if isinstance(rank.get("latency_us"), Mapping)
+    ]
+    known = [spread for spread in found if spread is not None]
+    return max(known) if known else None
+
+
+def _groups(value: Mapping[str, Any], ranks: list[Mapping[str, Any]]) -> Iterator[SequenceGroup]:
+    """Equal requests of the case together; without ``requests`` the tokens of the first rank as one sequence each."""
+    alike: dict[tuple[float, float | None], int] = {}
+    requests = value.get("requests")
+    for request in requests if isinstance(requests, list) else ():
+        shape = _shape(request)
+        alike[shape] = alike.get(shape, 0) + int(request.get("count", 1) if isinstance(request, Mapping) else 1)
+    if not alike and ranks:
+        yield SequenceGroup(sequences=1, new_tokens=required(ranks[0], "num_tokens"))
+        return
+    if not alike:
+        raise MeasurementError("holds neither requests nor ranks: the batch is not known", path="requests")
+    for (new, old), count in alike.items():
+        yield SequenceGroup(sequences=count, new_tokens=new * count, context_tokens=None if old is None else old * count)
+
+
+def _shape(request: Any) -> tuple[float, float | None]:
+    if not isinstance(request, Mapping):
+        raise MeasurementError("holds a request whose lengths are not named", path="requests", value=str(request))
+    new = next((number(request[key], f"requests.{key}") for key in _NEW if request.get(key) is not None), None)
+    if new is None:
+        raise MeasurementError("holds a request without new tokens", path="requests", value=",".join(map(str, request)))
+    old = next((number(request[key], f"requests.{key}") for key in _OLD if request.get(key) is not None), None)
+    if old is None:
+        total = next((number(request[key], f"requests.{key}") for key in _TOTAL if request.get(key) is not None), None)
+        old = None if total is None else max(total - new, 0.0)
+    return new, old

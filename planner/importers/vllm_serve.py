@@ -1,0 +1,92 @@
+"""``vllm bench serve``: plain, detailed and appended results, and the runs and summaries of ``vllm bench sweep serve``.
+
+One flat object. ``*_ms`` are milliseconds, arrays of requests are seconds, ``spec_decode_acceptance_rate`` is percent. Hardware and
+server flags are only there as ``--metadata`` pairs (strings at top level) or, in a sweep, merged in beside ``run_number``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from planner.importers.common import MILLI, Draft, Origin, fraction, optional, positive, text, whole
+from planner.importers.facts import set_fact, set_facts
+from planner.importers.flat import add_detail, completed_requests, flat_serving, mean_lengths, serving, set_arrival
+
+NAME = "vllm bench serve"
+_IDENTITY = ("num_prompts", "tokenizer_id", "endpoint_type", "total_token_throughput", "burstiness")
+_OWN = frozenset({
+    "date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "num_prompts", "request_rate", "burstiness", "max_concurrency",
+    "duration", "completed", "failed", "total_input_tokens", "total_output_tokens", "request_throughput", "request_goodput",
+    "output_throughput", "total_token_throughput", "max_output_tokens_per_s",
+    "max_concurrent_requests", "rtfx", "run_number", "goodput", "good_completed",
+    "input_throughput", "ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps", "total_input", "total_output", "version_file",
+})  # fmt: skip
+_METRIC = re.compile(r"^(mean|median|std|min|max|p[\d.]+)_(ttft|tpot|itl|e2el|audio_\w+)_ms$")
+_ENGINES = {"vllm": "vllm", "vllm-chat": "vllm", "sglang": "sglang", "sglang-oai": "sglang", "tensorrt-llm": "trtllm",
+            "llama.cpp": "llama.cpp", "tgi": "tgi", "lmdeploy": "lmdeploy"}  # fmt: skip
+_SWEEP_PART = re.compile(r"(?:^|-)(SERVE|BENCH)--")
+
+
+def matches(value: Mapping[str, Any]) -> bool:
+    """Flat keys in milliseconds beside the identity that this tool writes."""
+    return ("mean_ttft_ms" in value or "median_ttft_ms" in value or "p99_ttft_ms" in value) and sum(key in value for key in _IDENTITY) >= 2
+
+
+def drafts(value: Mapping[str, Any], origin: Origin) -> Iterator[Draft]:
+    """One run."""
+    draft = Draft(NAME if "run_number" not in value else "vllm bench sweep", measured_at=text(value.get("date")))
+    completed = completed_requests(value, draft, "completed", "failed", "num_prompts")
+    set_arrival(draft, value.get("request_rate"), whole(value, "max_concurrency"))
+    draft.workload["burstiness"] = positive(optional(value, "burstiness")) if "rate" in draft.workload else None
+    mean_lengths(value, draft, completed, "total_input_tokens", "total_output_tokens")
+    _setup(value, origin, draft)
+    found = flat_serving(value, draft, completed, "_ms", MILLI)
+    add_detail(value, draft, found)
+    _speculation(value, found)
+    draft.serving.append(serving(found))
+    yield draft
+
+
+def _setup(value: Mapping[str, Any], origin: Origin, draft: Draft) -> None:
+    if (model := text(value.get("model_id"))) is not None:
+        draft.setup["model"] = model
+    engine = _ENGINES.get(str(value.get("backend", "")).lower()) or _ENGINES.get(str(value.get("endpoint_type", "")).lower())
+    if engine is not None:
+        draft.setup["engine"] = engine
+    for key in ("endpoint_type", "backend", "label", "tokenizer_id", "goodput"):
+        if (written := text(value.get(key))) is not None:
+            draft.metadata[key] = written
+    for key, raw in value.items():
+        if key not in _OWN and not _METRIC.match(key) and not key.startswith("spec_decode_") and isinstance(raw, str | int | float | bool):
+            set_fact(draft, key, raw)
+    flags = {} if origin.folder is None else sweep_facts(origin.folder)
+    set_facts(draft, flags)
+    if flags or "run_number" in value:
+        draft.setup.setdefault("engine", "vllm")  # a sweep starts vLLM itself
+
+
+def _speculation(value: Mapping[str, Any], found: dict[str, Any]) -> None:
+    rate = optional(value, "spec_decode_acceptance_rate", 0.01)
+    if rate is not None:
+        found["acceptance_rate"] = fraction(rate, "spec_decode_acceptance_rate")
+    if length := optional(value, "spec_decode_acceptance_length"):
+        found["acceptance_length"] = length
+    positions = value.get("spec_decode_per_position_acceptance_rates")
+    if positions is not None and not isinstance(positions, str | dict):
+        found["acceptance_by_position"] = tuple(fraction(float(share), "spec_decode_per_position_acceptance_rates") for share in positions)
+
+
+def sweep_facts(folder: Path) -> dict[str, str]:
+    """Server flags in the name of a sweep folder: ``SERVE--max_num_seqs=64-BENCH--max_concurrency=8``."""
+    facts: dict[str, str] = {}
+    for name in (folder.name, folder.parent.name):
+        parts = _SWEEP_PART.split(name)
+        for kind, body in zip(parts[1::2], parts[2::2], strict=False):
+            for pair in re.split(r"-(?=[A-Za-z_][\w.]*=)", body) if kind == "SERVE" else ():
+                flag, found, raw = pair.partition("=")
+                if found:
+                    facts.setdefault(flag, raw)
+    return facts

@@ -1,0 +1,109 @@
+"""What storage must offer to the use cases. Implementations live outside this room.
+
+Runs and calibrations are append-only: nothing here changes or deletes what was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from planner.records import RunRecord
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run as stored: its identity and when it came in (UTC, ISO 8601)."""
+
+    id: int
+    added_at: str
+    record: RunRecord
+
+
+@dataclass(frozen=True)
+class RunFilter:
+    """Which runs to list; ``None`` means any. Names compare exactly."""
+
+    model: str | None = None
+    device: str | None = None
+    engine: str | None = None
+    precision: str | None = None
+    format: str | None = None
+
+
+@dataclass(frozen=True)
+class StoredCalibration:
+    """One version of a calibration: its document (as ``models.calibration`` writes it) and the runs it was fitted on."""
+
+    name: str
+    version: int
+    created_at: str
+    document: Mapping[str, Any]
+    run_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class StoredPlan:
+    """A plan with what it needs to be run again to the same answer."""
+
+    id: str
+    created_at: str
+    scenario: Mapping[str, Any]
+    answer: Mapping[str, Any]
+    calibration: str | None = None
+    calibration_version: int | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@runtime_checkable
+class RunStore(Protocol):
+    """Measured runs, append-only."""
+
+    def append(self, runs: Iterable[RunRecord]) -> tuple[StoredRun, ...]:
+        """Store all of ``runs`` or none (one transaction); a known ``content_hash`` is skipped and not returned."""
+        ...
+
+    def get(self, run_id: int) -> StoredRun:
+        """Raises ``UnknownNameError``."""
+        ...
+
+    def find_by_hash(self, content_hash: str) -> StoredRun | None: ...
+
+    def list(self, which: RunFilter = ..., *, limit: int | None = None, offset: int = 0) -> Iterator[StoredRun]:
+        """Oldest first."""
+        ...
+
+
+@runtime_checkable
+class CalibrationStore(Protocol):
+    """Calibrations by name, each with growing versions, append-only."""
+
+    def append(self, name: str, document: Mapping[str, Any], run_ids: Iterable[int]) -> StoredCalibration:
+        """Store the next version of ``name``."""
+        ...
+
+    def get(self, name: str, version: int | None = None) -> StoredCalibration:
+        """A version, the newest by default. Raises ``UnknownNameError``."""
+        ...
+
+    def list(self) -> Iterator[StoredCalibration]:
+        """Every version, oldest first."""
+        ...
+
+
+@runtime_checkable
+class PlanStore(Protocol):
+    """Finished plans."""
+
+    def put(self, plan: StoredPlan) -> None:
+        """Store a plan; an id is written once."""
+        ...
+
+    def get(self, plan_id: str) -> StoredPlan:
+        """Raises ``UnknownNameError``."""
+        ...
+
+    def list(self, *, limit: int | None = None, offset: int = 0) -> Iterator[StoredPlan]:
+        """Newest first."""
+        ...
