@@ -14,7 +14,7 @@ from planner.importers.stream import FiniteReader, Limits, OneLine, Spread, json
 LIMITS = Limits()
 FLOATS = st.floats(allow_nan=True, allow_infinity=True, width=32)
 SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | FLOATS | st.text(max_size=8)
-KEYS = st.text(alphabet="abcxyz\"\\ :,NI\u00e9", max_size=6)
+KEYS = st.text(alphabet='abcxyz"\\ :,NI\u00e9', max_size=6)
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=5) | st.dictionaries(KEYS, inner, max_size=5), max_leaves=12)
 
 
