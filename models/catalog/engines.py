@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from models.describe.engine import Engine, parse_version
+from models.describe.engine import Engine, SizeTier, parse_version
 from models.errors import UnknownNameError
 
 _FOLDER = Path(__file__).parent / "engines"
@@ -53,9 +53,7 @@ def load_engine(name: str, version: str | None = None) -> Engine:
     entry = _entry(known)
     rules = _rules_for(entry, version)
     values = {field: item["value"] for field, item in rules.items() if field not in _PLAIN}
-    values["size_tiers"] = [
-        {"from_gib": start, "max_num_seqs": seqs, "max_num_batched_tokens": tokens} for start, seqs, tokens in values["size_tiers"]
-    ]
+    values["size_tiers"] = [dict(zip(SizeTier.model_fields, tier, strict=False)) for tier in values["size_tiers"]]
     return Engine(
         name=known,
         title=entry["title"],

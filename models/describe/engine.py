@@ -57,6 +57,7 @@ class Offload(Description):
 
     kind: Literal["prefetch", "uva", "host_compute", "none"]
     max_prefetch_buffers: Annotated[int, Field(ge=0, le=2)]
+    families: tuple[str, ...] = ()  # model families that it works for; empty: all
 
 
 class CaptureRule(Description):
@@ -87,6 +88,7 @@ class SizeTier(Description):
     from_gib: Annotated[int, Field(ge=0)]
     max_num_seqs: Positive | None
     max_num_batched_tokens: Positive
+    except_devices: tuple[str, ...] = ()  # words in a device's name that the tier leaves to the next
 
 
 class Engine(Description):
@@ -120,8 +122,8 @@ class Engine(Description):
     @model_validator(mode="after")
     def _tiers_cover_every_device(self) -> Self:
         starts = [tier.from_gib for tier in self.size_tiers]
-        if starts != sorted(set(starts), reverse=True) or not starts or starts[-1] != 0:
-            raise ValueError("size tiers must fall strictly to 0 GiB")
+        if not starts or starts != sorted(set(starts), reverse=True) or starts[-1] != 0 or self.size_tiers[-1].except_devices:
+            raise ValueError("size tiers must fall strictly to 0 GiB, the last for every device")
         return self
 
     @property
@@ -131,9 +133,13 @@ class Engine(Description):
             return ""
         return f"{self.title} {self.version}: no rules of its own; those of {self.rules_version} are used"
 
-    def default_sizes(self, device_memory: int) -> SizeTier:
-        """Default ``max_num_seqs`` and ``max_num_batched_tokens`` on a device of ``device_memory`` bytes."""
-        return next(tier for tier in self.size_tiers if device_memory >= tier.from_gib * GIB)
+    def default_sizes(self, device_memory: int, device: str = "") -> SizeTier:
+        """Default ``max_num_seqs`` and ``max_num_batched_tokens`` on a device of ``device_memory`` bytes, ``device`` its name."""
+        words = device.lower().replace("_", "-").replace(" ", "-").split("-")
+        for tier in self.size_tiers:
+            if device_memory >= tier.from_gib * GIB and not set(words) & set(tier.except_devices):
+                return tier
+        return self.size_tiers[-1]
 
     def captured_sizes(
         self, configuration: Configuration, *, device_memory: int | None = None, datacentre_blackwell: bool = False
@@ -187,10 +193,11 @@ def _default_sizes(
     return tuple(sorted(size * unit for size in sizes))
 
 
-def not_launchable(configuration: Configuration, engine: Engine) -> tuple[str, ...]:
-    """Why ``engine`` cannot run ``configuration``, in plain words; empty when it can."""
-    checks = (_format_reasons, _draft_reasons, _offload_reasons, _size_reasons, _sharing_reasons, _graph_reasons)
-    return tuple(reason for check in checks for reason in check(configuration, engine))
+def not_launchable(configuration: Configuration, engine: Engine, family: str | None = None) -> tuple[str, ...]:
+    """Why ``engine`` cannot run ``configuration`` (of a model of ``family``), in plain words; empty when it can."""
+    checks = (_format_reasons, _draft_reasons, _size_reasons, _sharing_reasons, _graph_reasons)
+    reasons = [reason for check in checks for reason in check(configuration, engine)]
+    return (*reasons, *_offload_reasons(configuration, engine, family))
 
 
 def _release(engine: Engine) -> str:
@@ -212,9 +219,13 @@ def _draft_reasons(configuration: Configuration, engine: Engine) -> list[str]:
     return [f"{_release(engine)} cannot draft with {configuration.draft.value} (can with {_listed(engine.drafts)})"]
 
 
-def _offload_reasons(configuration: Configuration, engine: Engine) -> list[str]:
-    if configuration.offload_layers == 0 or engine.offload.kind == "prefetch":
+def _offload_reasons(configuration: Configuration, engine: Engine, family: str | None) -> list[str]:
+    if configuration.offload_layers == 0:
         return []
+    if engine.offload.kind == "prefetch":
+        known = engine.offload.families
+        elsewhere = bool(known) and family is not None and family not in known
+        return [f"{_release(engine)} offloads layers of {', '.join(known)} only, not of {family}"] if elsewhere else []
     why = {
         "uva": "reads offloaded weights through the link as they are used, without prefetch buffers",
         "host_compute": "computes the layers left in host memory on the host, it does not copy them to the device",
@@ -247,13 +258,10 @@ def _sharing_reasons(configuration: Configuration, engine: Engine) -> list[str]:
 def _graph_reasons(configuration: Configuration, engine: Engine) -> list[str]:
     if not configuration.captured_sizes:
         return []
-    if engine.capture is None:
-        return [f"{_release(engine)} takes no list of captured sizes"]
     rows = configuration.draft_tokens + 1
-    odd = [size for size in configuration.captured_sizes if size % rows]
-    if engine.capture.unit == "tokens" or not odd:
-        return []
-    return [f"{_release(engine)} captures whole requests of {rows} rows; captured size {odd[0]} is no multiple"]
+    if engine.capture is None or engine.capture.unit == "tokens" or any(size % rows == 0 for size in configuration.captured_sizes):
+        return []  # an engine without a list captures every shape as it comes: a list asks for less than it does
+    return [f"{_release(engine)} captures whole requests of {rows} rows; no captured size is a multiple"]
 
 
 def _listed(names: dict[KvFormat, str] | dict[DraftSource, str] | dict[str, str | None]) -> str:

@@ -42,7 +42,7 @@ def launch(configuration: Configuration, context: LaunchContext, engine: Engine)
     pieces = [render(request) for render in renderers.context.values()]
     pieces += [table[variable](request) for variable in Configuration.model_fields]
     whole = merged(pieces)
-    reasons = not_launchable(configuration, engine)
+    reasons = not_launchable(configuration, engine, context.family)
     return LaunchCommand(
         engine=engine.name,
         version=engine.version,

@@ -31,6 +31,9 @@ class LaunchContext:
     block_tokens: int | None = None
     draft_model: str | None = None
     checkpoints: Mapping[str, str] = field(default_factory=dict)  # weight format -> checkpoint stored in it
+    stored_format: str | None = None  # what ``model`` is stored in
+    family: str | None = None  # of the model; some features exist for some families
+    ffn_modules: tuple[str, ...] = ("mlp",)  # names of the FFN inside a layer, whose weights are what is offloaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +177,8 @@ def served_checkpoint(request: Request) -> str:
 def weight_conversion(request: Request) -> tuple[str | None, tuple[str, ...]]:
     """What converts the weights at load (``quantization=fp8``), and the note where a stored checkpoint is needed or the format unknown."""
     wanted = request.configuration.weight_format
-    if wanted == "stored":
-        return None, ("weight_format stored: the checkpoint is loaded as it is",)
+    if wanted in {"stored", request.context.stored_format}:
+        return None, (f"weight_format {wanted}: the checkpoint is loaded as it is",)
     if wanted in request.context.checkpoints:
         return None, (f"weight_format {wanted}: {request.context.checkpoints[wanted]} is stored in it",)
     if wanted not in request.engine.weight_formats:

@@ -97,9 +97,9 @@ def default_sizes(request: Request) -> Piece | None:
     return noted(f"captured_sizes: {request.engine.title}'s own list, {len(sizes)} sizes up to {max(sizes)} rows where the memory allows")
 
 
-def whole_requests(request: Request) -> tuple[int, ...] | None:
-    """Captured sizes in requests for engines that count them; None when a size is no whole number of requests."""
+def whole_requests(request: Request) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Captured sizes in requests for engines that count them; a note names the sizes that are no whole number of requests."""
     sizes = request.configuration.captured_sizes
-    if any(size % request.rows for size in sizes):
-        return None
-    return tuple(size // request.rows for size in sizes)
+    odd = [str(size) for size in sizes if size % request.rows]
+    said = f"captured_sizes: {request.engine.title} counts requests of {request.rows} rows; left out, no multiples: {', '.join(odd)}"
+    return tuple(size // request.rows for size in sizes if size % request.rows == 0), (said,) if odd else ()

@@ -157,7 +157,7 @@ def _graphs(request: Request) -> Piece:
 
 def _sizes(request: Request) -> Piece:
     said = common.default_sizes(request)
-    return said or noted("captured_sizes: llama.cpp takes no list; left out")
+    return said or noted("captured_sizes: llama.cpp takes no list, it captures every shape as it comes")
 
 
 _NEWEST: Table = {

@@ -64,6 +64,13 @@ def _prefix(request: Request) -> Piece:
     return noted("prefix_sharing: on by default") if request.configuration.prefix_sharing else flag("--disable-radix-cache")
 
 
+def _offload(request: Request) -> Piece:
+    piece = common.grouped_offload(request)
+    families = ", ".join(request.engine.offload.families)
+    said = f"offload_layers: SGLang offloads the experts or the FFN of {families} only; other models fail at start"
+    return Piece(piece.arguments, notes=(*piece.notes, said)) if piece.arguments else piece
+
+
 def _draft(request: Request) -> Piece:
     said = common.without_draft(request)
     if said is not None:
@@ -123,10 +130,8 @@ def _sizes_under(name: str, request: Request) -> Piece:
     said = common.default_sizes(request)
     if said is not None:
         return said
-    requests = common.whole_requests(request)
-    if requests is None:
-        return noted(f"captured_sizes: SGLang counts requests of {request.rows} rows, and not every size is a multiple; left out")
-    return flag(name, *requests)
+    requests, notes = common.whole_requests(request)
+    return Piece((name, *(str(size) for size in requests)) if requests else (), notes=notes)
 
 
 def _sizes(request: Request) -> Piece:
@@ -144,7 +149,7 @@ _NEWEST: Table = {
     "kv_format": common.kv_format,
     "weight_format": common.weight_format,
     "prefix_sharing": _prefix,
-    "offload_layers": common.grouped_offload,
+    "offload_layers": _offload,
     "prefetch_buffers": common.prefetch_step,
     "draft": _draft,
     "draft_tokens": _draft_tokens,

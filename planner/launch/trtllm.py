@@ -112,10 +112,8 @@ def _sizes(request: Request) -> Piece:
     said = common.default_sizes(request)
     if said is not None:
         return said
-    requests = common.whole_requests(request)
-    if requests is None:
-        return noted(f"captured_sizes: TensorRT-LLM counts requests of {request.rows} rows, and not every size is a multiple; left out")
-    return Piece(config={"cuda_graph_config": {"batch_sizes": list(requests)}})
+    requests, notes = common.whole_requests(request)
+    return Piece(config={"cuda_graph_config": {"batch_sizes": list(requests)}} if requests else {}, notes=notes)
 
 
 _TABLE: Table = {

@@ -54,7 +54,14 @@ def _prefix(request: Request) -> Piece:
 
 def _offload(request: Request) -> Piece:
     piece = common.grouped_offload(request)
-    return Piece(("--offload-backend", "prefetch", *piece.arguments), notes=piece.notes) if piece.arguments else piece
+    if not piece.arguments:
+        return piece
+    modules = request.context.ffn_modules
+    said = f"offload_layers: only weights under {', '.join(modules)} leave the device; where a model names its FFN otherwise, name that"
+    return Piece(
+        ("--offload-backend", "prefetch", *piece.arguments, "--offload-params", *modules),
+        notes=(*piece.notes, said),
+    )
 
 
 def _offload_uva(request: Request) -> Piece:

@@ -91,8 +91,11 @@ def test_block_sizes_and_defaults_of_the_engines():
 
 def test_default_sizes_by_device_memory():
     engine = load_engine("vllm", "0.33")
-    chosen = [engine.default_sizes(n * GIB) for n in (32, 80, 180)]
-    assert [(tier.max_num_seqs, tier.max_num_batched_tokens) for tier in chosen] == [(256, 2048), (1024, 8192), (1024, 16384)]
+    cards = [(32, "rtx-5090"), (80, "h100-sxm-80"), (80, "a100-sxm-80"), (80, "NVIDIA A100 80GB"), (180, "b200")]
+    chosen = [engine.default_sizes(memory * GIB, device) for memory, device in cards]
+    assert [(tier.max_num_seqs, tier.max_num_batched_tokens) for tier in chosen] == [
+        (256, 2048), (1024, 8192), (256, 2048), (256, 2048), (1024, 16384),
+    ]  # fmt: skip
 
 
 def test_capture_sizes_of_a_real_start():
@@ -164,10 +167,9 @@ def test_the_chapters_c_cannot_run_on_vllm():
         ("llama.cpp", None, {"offload_layers": 4, "prefetch_buffers": 1}, "computes the layers left in host memory on the host"),
         ("llama.cpp", None, {"max_num_seqs": 300}, "at most 256 requests"),
         ("llama.cpp", None, {"prefix_sharing": True}, "inside one slot only"),
-        ("llama.cpp", None, {"captured_sizes": (1, 2)}, "takes no list of captured sizes"),
         ("trtllm", None, {"offload_layers": 4, "prefetch_buffers": 1}, "keeps every layer on the device"),
         ("sglang", None, {"prefill_chunk": 512}, "no chunk apart from the token budget"),
-        ("sglang", None, {"captured_sizes": (5,), "draft": "eagle", "draft_tokens": 1}, "whole requests of 2 rows"),
+        ("sglang", None, {"captured_sizes": (5, 7), "draft": "eagle", "draft_tokens": 1}, "whole requests of 2 rows"),
     ],
 )
 def test_what_an_engine_cannot_run_is_said(name: str, version: str | None, settings: dict[str, object], words: str):
@@ -185,6 +187,17 @@ def test_offload_and_every_draft_run_on_the_newest_vllm():
     assert not_launchable(plain(offload_layers=4, prefetch_buffers=2), engine) == ()
     for source in set(DraftSource) - {DraftSource.NONE}:
         assert not_launchable(plain(draft=source, draft_tokens=4), engine) == ()
+
+
+def test_sglang_offloads_one_family_only():
+    chosen, engine = plain(offload_layers=4, prefetch_buffers=1), load_engine("sglang")
+    (reason,) = not_launchable(chosen, engine, "qwen3")
+    assert "deepseek_v3" in reason
+    assert not_launchable(chosen, engine, "deepseek_v3") == not_launchable(chosen, engine) == ()
+
+
+def test_an_engine_that_captures_every_shape_runs_any_list():
+    assert not_launchable(plain(captured_sizes=(1, 2)), load_engine("llama.cpp")) == ()
 
 
 def test_which_requests_an_admission_limit_counts():

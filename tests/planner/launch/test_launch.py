@@ -124,6 +124,13 @@ def test_sglang_counts_the_verified_window_and_whole_requests():
     assert command.arguments[start : start + 3] == ("1", "2", "16")
 
 
+def test_sizes_that_are_no_whole_requests_are_left_out_and_named():
+    command = launch(settings(draft="eagle", draft_tokens=3, captured_sizes=(1, 4, 8, 10)), CONTEXT, load_engine("sglang"))
+    start = command.arguments.index("--cuda-graph-bs-decode") + 1
+    assert command.arguments[start : start + 2] == ("1", "2")
+    assert any("no multiples: 1, 10" in note for note in command.notes)
+
+
 def test_older_versions_have_their_own_flags():
     off = settings(cuda_graphs=False)
     assert "--disable-cuda-graph" in launch(off, CONTEXT, load_engine("sglang", "0.5.10")).arguments
@@ -141,6 +148,7 @@ def test_offload_by_version():
     assert [value_of(new, f"--offload-{part}") for part in ("group-size", "num-in-group", "prefetch-step")] == ["4", "1", "2"]
     assert value_of(old, "--cpu-offload-gb") == f"{9 * (400 << 20) / (1 << 30):.4f}"
     assert not old.launchable
+    assert value_of(new, "--offload-params") == "mlp"
     unknown = launch(chosen, LaunchContext(model="m", max_model_len=1), load_engine("vllm"))
     assert any("layer count is not known" in note for note in unknown.notes)
 
@@ -215,6 +223,8 @@ def test_weights_convert_at_load_or_ask_for_a_checkpoint():
     assert value_of(launch(settings(weight_format="fp8"), CONTEXT, engine), "--quantization") == "fp8_per_tensor"
     missing = launch(settings(weight_format="awq_int4"), CONTEXT, engine)
     assert any("give a checkpoint stored in awq_int4" in note for note in missing.notes)
+    stored = LaunchContext(model="org/model-FP8", max_model_len=1, stored_format="fp8")
+    assert "--quantization" not in launch(settings(weight_format="fp8"), stored, engine).arguments
     named = LaunchContext(model="m", max_model_len=1, checkpoints={"awq_int4": "org/model-AWQ"})
     assert launch(settings(weight_format="awq_int4"), named, engine).arguments[0] == "org/model-AWQ"
 
