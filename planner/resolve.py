@@ -56,7 +56,7 @@ def main_precision(architecture: Architecture) -> str:
 
 @cache
 def _family_names(base: str) -> tuple[str, ...]:
-    short = base.split("/")[-1].lower()
+    short = base.rsplit("/", maxsplit=1)[-1].lower()
     return tuple(n for n in model_names() if n.split("/")[-1].lower().startswith(short + "-"))
 
 
@@ -66,7 +66,7 @@ _SUFFIXES = ("-fp8", "-nvfp4", "-awq", "-gptq-int4", "-gptq-int8", "-fp8-dynamic
 def weight_variants(name: str, architecture: Architecture) -> dict[str, Architecture]:
     """The model itself and its published quantised checkpoints in the catalogue, by main precision."""
     found = {main_precision(architecture): architecture}
-    short = name.split("/")[-1].lower()
+    short = name.rsplit("/", maxsplit=1)[-1].lower()
     for other in _family_names(name):
         if other.split("/")[-1].lower().removeprefix(short) in _SUFFIXES:
             variant = load_architecture(other)

@@ -1,12 +1,12 @@
 """Named constraints with their slack: one inequality each, in the integers that every solver compares.
 
-    served         a >= requests that some deadline counts
-    context        prompt + output <= longest sequence
-    sequences      b >= samples of one request
-    token_budget   c >= b samples (draft tokens + 1): every running row fits a step
-    device_memory  weights + KV + draft + prefetch + activations + graphs <= memory of the instance
-    kv_budget      KV + draft + prefetch - freed weights <= pool
-    e2e, ttft, itl, tpot   metric of the deadline's rank <= deadline
+served         a >= requests that some deadline counts
+context        prompt + output <= longest sequence
+sequences      b >= samples of one request
+token_budget   c >= b samples (draft tokens + 1): every running row fits a step
+device_memory  weights + KV + draft + prefetch + activations + graphs <= memory of the instance
+kv_budget      KV + draft + prefetch - freed weights <= pool
+e2e, ttft, itl, tpot   metric of the deadline's rank <= deadline
 """
 
 from __future__ import annotations

@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from ortools.sat.python import cp_model
 
 from models.describe.scenario import Objective
 from models.errors import SolverError
-from models.service import NEVER
+from models.kernels.burst import NEVER
 from solvers.cpsat_model import ClassModel, build_model
 from solvers.cpsat_tables import ClassKey, Tables, build, split_classes
-from solvers.full_resolution import bounded_cells
+from solvers.full_resolution import Bounded, bounded_cells
 from solvers.grid import Cell, Grid
+from solvers.objective import per_device, scale
+from solvers.ortools_door import cp_model
 from solvers.status import Solution, Status, Termination
 
 LIMITED = ("kv_budget", "device_memory", "e2e", "ttft", "itl", "tpot")
@@ -52,11 +53,13 @@ def applicable(grid: Grid) -> str | None:
     return None
 
 
-def solve(grid: Grid, *, cutoff: float = float("inf"), time_limit_s: float = 30.0, seed: int = 0) -> Solution:
+def solve(
+    grid: Grid, *, cutoff: float = float("inf"), time_limit_s: float = 30.0, seed: int = 0, bounded: Bounded | None = None
+) -> Solution:  # fmt: skip
     """The least score over the whole space with its proof. ``cutoff``: a score that is known to be reachable."""
     started = time.monotonic()
     state = _State(score=cutoff * SLACK if np.isfinite(cutoff) else cutoff)
-    bound, cells = bounded_cells(grid)
+    bound, cells = bounded_cells(grid) if bounded is None else bounded
     classes = split_classes(grid, cells)
     order = sorted(classes, key=lambda key: (_class_bound(grid, bound, classes[key], key), str(key)))
     for key in order:
@@ -103,21 +106,24 @@ def limits_of(grid: Grid) -> dict[str, int]:
 def _horizon(grid: Grid, tables: Tables, state: _State) -> int:
     """Largest makespan worth a domain: what the incumbent's score allows, else the slowest schedule of the tables."""
     key = tables.key
-    slowest = max(sum(row.waves) + len(row.waves) for row in tables.cells)
-    phase = max((max(row.decode) for row in tables.cells), default=0) + max(max(row.prefill) for group in tables.chunks for row in group)
-    steps = max(max(row.steps) for group in tables.chunks for row in group) + max(tables.rounds_per_phase.values())
-    top = max(tables.offloads, default=0)
-    whole = (slowest + 1) * (2 * phase + top * tables.copy_us * steps) + 1
+    whole = widest(tables)
     if not np.isfinite(state.score) or grid.case.scenario.objectives[0] is Objective.LATENCY:
         return int(min(whole, int(NEVER)))
     one = _score(grid, tables, 1_000_000)
     return int(min(whole, np.ceil(state.score / one * 1e6) + 1, int(NEVER))) if key.on_time else whole
 
 
+def widest(tables: Tables) -> int:
+    """An upper bound on any time of a class: its slowest phases, with every copy added."""
+    slowest = max(sum(row.waves) + len(row.waves) for row in tables.cells)
+    phase = max((max(row.decode) for row in tables.cells), default=0) + max(max(row.prefill) for group in tables.chunks for row in group)
+    steps = max(max(row.steps) for group in tables.chunks for row in group) + max(tables.rounds_per_phase.values())
+    top = max(tables.offloads, default=0)
+    return int(min((slowest + 1) * (2 * phase + top * tables.copy_us * steps) + 1, int(NEVER)))
+
+
 def _score(grid: Grid, tables: Tables, makespan_us: int) -> float:
     """Score of a makespan in this class, up to the retries' share of good answers (which only lowers it)."""
-    from solvers.objective import per_device, scale  # noqa: PLC0415
-
     objective = grid.case.scenario.objectives[0]
     q = float(grid.columns.probability_correct[tables.cells[0].branch])
     retries = grid.case.request.quality.retries if grid.case.request.quality else 0
@@ -131,7 +137,7 @@ def _close(grid: Grid, tables: Tables, state: _State, least: float, seconds: flo
     built = build_model(tables, limits_of(grid), _horizon(grid, tables, state))
     latency = grid.case.scenario.objectives[0] is Objective.LATENCY
     built.model.minimize(built.e2e if latency else built.makespan)
-    solver = _solver(seconds, seed)
+    solver = new_solver(seconds, seed)
     status = solver.solve(built.model)
     if status == cp_model.MODEL_INVALID:
         raise SolverError("CP-SAT refused the model", value=built.model.validate(), way_out="please report this scenario")
@@ -146,7 +152,8 @@ def _close(grid: Grid, tables: Tables, state: _State, least: float, seconds: flo
         state.bound = min(state.bound, max(least, reached))
 
 
-def _solver(seconds: float, seed: int) -> Any:
+def new_solver(seconds: float, seed: int) -> Any:
+    """A single-threaded solver, so that the same seed gives the same answer."""
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.random_seed = seed

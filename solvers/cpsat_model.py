@@ -21,9 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ortools.sat.python import cp_model
-
 from solvers.cpsat_tables import CellRow, ChunkRow, Tables
+from solvers.ortools_door import cp_model
 
 Relaxed = frozenset[str]
 

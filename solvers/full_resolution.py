@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from solvers.constraints import Point
 from solvers.grid import Cell, Grid
-from solvers.objective import score
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 STRUCTURAL = ("served", "context", "sequences")
 TIMED = ("e2e", "ttft", "itl", "tpot")
+MEMORY = ("device_memory", "kv_budget")
 CHUNK_OF_CELLS = 2048
 
 
@@ -48,13 +48,16 @@ class Cells:
         return Cells(self.branch[index], self.b[index], self.a[index])
 
 
-def solve(grid: Grid, keep: int = 1, cutoff: float = float("inf")) -> Found:
+Bounded = tuple[Floats, Cells]
+
+
+def solve(grid: Grid, keep: int = 1, cutoff: float = float("inf"), bounded: Bounded | None = None) -> Found:
     """The ``keep`` best groups with their best cells, exactly. Scores at or above ``cutoff`` are not looked for.
 
     A group holds the branches that differ only in draft length, prefetch buffers and captured sizes.
     """
     groups = _groups(grid)
-    bound, cells = bounded_cells(grid)
+    bound, cells = bounded_cells(grid) if bounded is None else bounded
     order = np.argsort(bound, kind="stable")
     bound, cells = bound[order], cells.take(order)
     best: dict[int, tuple[float, Cell]] = {}
@@ -88,7 +91,7 @@ def _layers_needed(grid: Grid, at: Point) -> tuple[Ints, npt.NDArray[np.bool_]]:
     k = at.k
     excess = np.zeros(1, dtype=np.int64)
     for limit in grid.limits:
-        if limit.name in ("device_memory", "kv_budget"):
+        if limit.name in MEMORY:
             excess = np.maximum(excess, limit.value(at) - limit.limit)
     some = k.buffers > 0
     room = np.where(some, excess + k.buffers * k.layer_kib, excess)
@@ -114,7 +117,10 @@ def bounded_cells(grid: Grid) -> tuple[Floats, Cells]:
     for limit in grid.limits:
         if limit.name in STRUCTURAL or limit.name in TIMED:
             possible = possible & limit.holds(fast)
-    value = np.broadcast_to(score(grid.case, grid.case.scenario.objectives[0], k, fast.outcome), possible.shape)
+    if grid.launchable is not None:
+        possible = possible & grid.launchable[cells.branch]
+    leanest = grid.point(k, cells.b, cells.a, smallest, np.where(k.buffers > 0, grid.o[-1], zero)) if grid.target in MEMORY else fast
+    value = np.broadcast_to(grid.measured(leanest), possible.shape)
     keep = possible & np.isfinite(value)
     return value[keep], cells.take(keep)
 

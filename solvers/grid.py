@@ -5,7 +5,7 @@ Axis order of every grid: branch, resident sequences b, admission a, token budge
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,16 @@ class Grid:
     c: Ints
     o: Ints
     limits: tuple[Constraint, ...]
+    target: str | None = None  # name of the constraint whose value is minimised instead of the objective
+    launchable: Bools | None = None  # branches that the engine can run; None: all
+
+    def minimising(self, target: str) -> Grid:
+        """The same grid searched for the least value of one constraint, which itself no longer limits."""
+        return replace(self, limits=tuple(c for c in self.limits if c.name != target), target=target)
+
+    def limited_to(self, names: frozenset[str]) -> Grid:
+        """The same grid under the named constraints and the structural ones alone."""
+        return replace(self, limits=tuple(c for c in self.limits if c.name in names or c.relaxable is None))
 
     @classmethod
     def of(cls, case: Case, space: Space, limits: tuple[Constraint, ...] | None = None) -> Grid:
@@ -78,18 +88,28 @@ class Grid:
     def scored(self, at: Point) -> Floats:
         """The first objective of each cell, infinite where a constraint is broken or offload and buffers do not match."""
         matched = (at.o > 0) == (at.k.buffers > 0)
-        value = score(self.case, self.case.scenario.objectives[0], at.k, at.outcome)
-        return np.where(feasible(self.limits, at) & matched, value, np.inf)
+        return np.where(feasible(self.limits, at) & matched, self.measured(at), np.inf)
+
+    def measured(self, at: Point) -> Floats:
+        """What is minimised: the scenario's first objective, or the target constraint's value."""
+        if self.target is None:
+            return score(self.case, self.case.scenario.objectives[0], at.k, at.outcome)
+        target = next(c for c in constraints(self.case) if c.name == self.target)
+        return np.asarray(target.value(at), dtype=np.float64)
 
     def configuration(self, cell: Cell) -> Configuration:
         """The settings of a cell."""
         shape = self.axes.shape
         at = np.unravel_index(cell.branch, shape)
-        tp, wf, kf, sharing, (draft, m), buffers, (graphs, sizes), cap = (axis[int(i)] for axis, i in zip(self.axes.lists(), at, strict=True))  # type: ignore[misc]
+        x, i = self.axes, [int(n) for n in at]
+        draft, draft_tokens = x.speculation[i[4]]
+        graphs, sizes = x.graphs[i[6]]
         return Configuration(
-            max_num_seqs=cell.b, max_num_batched_tokens=cell.c, prefill_chunk=cap, kv_format=kf, weight_format=wf,
-            prefix_sharing=sharing, offload_layers=cell.o, prefetch_buffers=buffers, draft=draft, draft_tokens=m,
-            admission_limit=None if cell.a >= self.case.requests else cell.a, tensor_parallel=tp, cuda_graphs=graphs, captured_sizes=sizes,
+            max_num_seqs=cell.b, max_num_batched_tokens=cell.c, prefill_chunk=x.prefill_chunk[i[7]], kv_format=x.kv_format[i[2]],
+            weight_format=x.weight_format[i[1]], prefix_sharing=x.prefix_sharing[i[3]], offload_layers=cell.o,
+            prefetch_buffers=x.prefetch_buffers[i[5]], draft=draft, draft_tokens=draft_tokens,
+            admission_limit=None if cell.a >= self.case.requests else cell.a, tensor_parallel=x.tensor_parallel[i[0]],
+            cuda_graphs=graphs, captured_sizes=sizes,
         )  # fmt: skip
 
 

@@ -1,0 +1,183 @@
+"""The use case: a scenario in, ranked and proven configurations out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from models.case import Case
+from models.catalog.devices import catalogue_version
+from models.describe.configuration import Configuration
+from models.errors import InputError, SolverError
+from planner.answer import SCHEMA_VERSION, Answer, CalibrationUsed, Ranked
+from planner.explain import explain
+from planner.launch_commands import launch_commands
+from planner.launchability import launchable, launchable_branches
+from planner.predict import predict
+from planner.relax import Infeasibility, of_candidates, of_space
+from planner.resolve import CalibrationLookup, resolve
+from planner.scenario_file import parse_scenario
+from solvers import full_resolution, incumbent
+from solvers.grid import Cell, Grid
+from solvers.space import build_space, configuration_from
+from solvers.status import Solution, Status, Termination
+
+SHOWN = 12
+"""Most configurations of a search that the answer lists."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to search; nothing here changes what is optimal."""
+
+    time_limit_s: float = 30.0
+    seed: int = 0
+    prove: bool = True  # False: the full-resolution search alone, status feasible
+    explain: bool = True  # switch points and relaxations
+    stored: CalibrationLookup | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search or ranking produced before it is explained."""
+
+    solution: Solution
+    space: int
+    configurations: tuple[Ranked, ...]
+    solver: str
+    infeasibility: Infeasibility | None
+    warnings: tuple[str, ...] = ()
+
+
+def plan(raw: Mapping[str, Any], options: Options | None = None) -> Answer:
+    """Plan raw scenario data; every problem with it is an ``InputError``."""
+    options = options or Options()
+    started = time.perf_counter()
+    scenario = parse_scenario(raw)
+    case = resolve(scenario, options.stored)
+    outcome = _rank_candidates(case) if scenario.candidates is not None else _search(case, options)
+    return _answer(raw, case, outcome, options, started)
+
+
+def _answer(raw: Mapping[str, Any], case: Case, outcome: Outcome, options: Options, started: float) -> Answer:
+    solution = outcome.solution
+    winner = outcome.configurations[0] if solution.cell is not None or _wins(case, outcome.configurations) else None
+    bound = solution.bound if np.isfinite(solution.bound) else None
+    objectives = case.scenario.objectives
+    return Answer(
+        schema_version=SCHEMA_VERSION, status=solution.status, termination=solution.termination, solver=outcome.solver,
+        objective=objectives[0], bound=bound, gap=solution.gap, evaluated=solution.evaluated, space=outcome.space,
+        calibration=CalibrationUsed(name=case.calibration.name, version=case.calibration.version, requested=case.scenario.calibration),
+        catalogue_version=catalogue_version(), engine=f"{case.engine.name} {case.engine.version}",
+        warnings=(*case.warnings, *outcome.warnings), configurations=outcome.configurations,
+        explanation=explain(raw, case, outcome.configurations, outcome.infeasibility, wanted=options.explain, stored=options.stored),
+        launch=launch_commands(case, Configuration.model_validate(winner.settings)) if winner else {},
+        elapsed_s=round(time.perf_counter() - started, 4),
+    )  # fmt: skip
+
+
+def _wins(case: Case, ranked: tuple[Ranked, ...]) -> bool:
+    return bool(ranked) and ranked[0].feasible and ranked[0].launchable[case.engine.name] is True
+
+
+def order(case: Case, found: list[Ranked]) -> tuple[Ranked, ...]:
+    """Feasible before infeasible, launchable before not, then by the objective, then by how little is violated."""
+
+    def key(one: Ranked) -> tuple[object, ...]:
+        able = one.launchable[case.engine.name] is True
+        score = one.objective if one.objective is not None else float("inf")
+        return (not one.feasible, not able, score, len(one.violations), one.time.makespan_s, one.id)
+
+    return tuple(one.model_copy(update={"rank": i}) for i, one in enumerate(sorted(found, key=key), start=1))
+
+
+def _rank_candidates(case: Case) -> Outcome:
+    """Exactly the named configurations, each evaluated in full."""
+    named = case.scenario.candidates or {}
+    configurations = {label: configuration_from(case, given, f"candidates.{label}") for label, given in named.items()}
+    for label, one in configurations.items():
+        if one.weight_format not in case.weights:
+            raise InputError(
+                "the model has no published checkpoint in this format", path=f"candidates.{label}.weight_format", value=one.weight_format,
+                way_out=f"use one of {', '.join(case.weights)}",
+            )  # fmt: skip
+    ranked = order(case, [predict(case, label, one, launchable(case, one)) for label, one in configurations.items()])
+    won = _wins(case, ranked)
+    score = ranked[0].objective if won and ranked[0].objective is not None else float("inf")
+    status = Status.OPTIMAL if won else Status.INFEASIBLE
+    solution = Solution(status, Termination.RANKED, score, score, None, len(ranked))
+    return Outcome(solution, len(ranked), ranked, "named candidates", None if won else of_candidates(case, configurations))
+
+
+def _search(case: Case, options: Options) -> Outcome:
+    """The whole space at full resolution, and CP-SAT's proof held against it."""
+    space = build_space(case)
+    if space.size == 0:
+        raise InputError("the search space is empty", path="search", way_out="list values that go together, or leave variables open")
+    grid = Grid.of(case, space)
+    grid = _restricted(grid)
+    bounded = full_resolution.bounded_cells(grid)
+    found = full_resolution.solve(grid, keep=SHOWN, bounded=bounded)
+    solution, solver, notes = _proven(grid, bounded, found, options)
+    best = [_settled(grid, score, cell) for score, cell in found.best]
+    labels = [f"{i}" for i in range(1, len(best) + 1)]
+    ranked = order(case, [_predicted(grid, label, cell) for label, cell in zip(labels, best, strict=True)])
+    infeasibility = of_space(case, grid) if not best else None
+    return Outcome(solution, space.size, ranked, solver, infeasibility, notes)
+
+
+def _restricted(grid: Grid) -> Grid:
+    from dataclasses import replace  # noqa: PLC0415
+
+    able = launchable_branches(grid)
+    return replace(grid, launchable=able) if bool(able.any()) else grid
+
+
+def _predicted(grid: Grid, label: str, cell: Cell) -> Ranked:
+    configuration = grid.configuration(cell)
+    return predict(grid.case, label, configuration, launchable(grid.case, configuration))
+
+
+def _proven(
+    grid: Grid, bounded: full_resolution.Bounded, found: full_resolution.Found, options: Options
+) -> tuple[Solution, str, tuple[str, ...]]:  # fmt: skip
+    """CP-SAT's answer checked against the full-resolution search: a disagreement is an error that names both."""
+    from solvers import cpsat  # noqa: PLC0415
+
+    best = found.best[0] if found.best else None
+    mine = Solution(
+        Status.FEASIBLE if best else Status.INFEASIBLE, Termination.PROVEN, best[0] if best else float("inf"),
+        best[0] if best else float("inf"), best[1] if best else None, found.evaluated,
+    )  # fmt: skip
+    outside = cpsat.applicable(grid)
+    if not options.prove or outside is not None:
+        why = f"no CP-SAT proof: {outside}; the full-resolution search covers the space" if outside else "no CP-SAT proof was asked for"
+        return Solution(mine.status, Termination.NOT_APPLICABLE, mine.score, mine.bound, mine.cell, mine.evaluated), "full resolution", (why,)
+    start = incumbent.find(grid, bounded)
+    theirs = cpsat.solve(grid, cutoff=start, time_limit_s=options.time_limit_s, seed=options.seed, bounded=bounded)
+    if theirs.status is Status.TIME_LIMIT:
+        return Solution(theirs.status, theirs.termination, mine.score, theirs.bound, mine.cell, mine.evaluated), "full resolution", ()
+    if (theirs.cell is None) != (best is None) or (best is not None and theirs.score != best[0]):
+        raise SolverError(
+            f"two exact searches disagree: CP-SAT {theirs.score!r} at {theirs.cell}, full resolution {mine.score!r} at {mine.cell}",
+            way_out="please report this scenario; neither answer is given as a plan",
+        )
+    return Solution(theirs.status, theirs.termination, mine.score, theirs.bound, mine.cell, mine.evaluated), "CP-SAT, checked at full resolution", ()
+
+
+def _settled(grid: Grid, score: float, cell: Cell) -> Cell:
+    """Among budgets of the very same score, the one nearest the engine's own default."""
+    from solvers.space import default_sizes  # noqa: PLC0415
+
+    k = grid.columns.take(np.array([cell.branch]))
+    one = np.ones(1, dtype=np.int64)
+    values = grid.scored(grid.point(k, one * cell.b, one * cell.a, grid.c, one * cell.o))
+    same = grid.c[np.flatnonzero(values == score)]
+    if not len(same):
+        return cell
+    nearest = same[np.argmin(np.abs(np.log(same / default_sizes(grid.case)[1])))]
+    return Cell(cell.branch, cell.b, cell.a, int(nearest), cell.o)
