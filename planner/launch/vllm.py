@@ -1,4 +1,4 @@
-"""vLLM: variables to arguments of ``vllm serve`` (0.11, 0.23 and 0.33 were read)."""
+"""vLLM: variables to arguments of ``vllm serve`` (0.11, 0.17, 0.23, 0.28 and 0.33 were read)."""
 
 from __future__ import annotations
 
@@ -149,4 +149,4 @@ CONTEXT: Table = {"model": _model, "max_model_len": _context, "memory": _memory}
 
 def table(rules_version: str) -> Table:
     """Renderers of the version whose rules apply."""
-    return _NEWEST if parse_version(rules_version) >= (0, 23) else _BEFORE_PREFETCH
+    return _NEWEST if parse_version(rules_version) >= (0, 17) else _BEFORE_PREFETCH

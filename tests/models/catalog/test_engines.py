@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -34,7 +36,7 @@ def test_unknown_name_suggests():
 
 @pytest.mark.parametrize("version", ["0.5.3", "0.34", "9.9"])
 def test_unknown_version_lists_the_known(version: str):
-    with pytest.raises(UnknownNameError, match=r"known: 0\.11\.0, 0\.23\.0, 0\.33\.0"):
+    with pytest.raises(UnknownNameError, match=r"known: 0\.11\.0, 0\.17\.0, 0\.23\.0, 0\.28\.0, 0\.33\.0"):
         load_engine("vllm", version)
 
 
@@ -50,7 +52,7 @@ def test_not_a_version(version: str):
         ("0.23", "0.23.0", True),
         ("v0.23.0", "0.23.0", True),
         ("0.23.1", "0.23.0", False),
-        ("0.32.0", "0.23.0", False),
+        ("0.32.0", "0.28.0", False),
         ("0.33.4", "0.33.0", False),
     ],
 )
@@ -126,6 +128,19 @@ def test_draft_sizes_hold_whole_requests():
     drafting = plain(max_num_seqs=5, draft="eagle", draft_tokens=2)
     assert load_engine("vllm", "0.23").captured_sizes(drafting) == (3, 6, 9, 18, 24)
     assert load_engine("vllm", "0.33").captured_sizes(drafting) == (1, 2, 3, 4, 6, 8, 12, 15, 16, 24)
+
+
+CAPTURED = json.loads((Path(__file__).parents[2] / "data" / "capture_sizes" / "defaults.json").read_text())
+
+
+@pytest.mark.parametrize("release", CAPTURED)
+def test_default_sizes_are_those_of_the_engines_own_function(release: str):
+    """The packages' own functions were run on these inputs; provenance beside the data."""
+    engine = load_engine(*release.split())
+    for seqs, budget, draft_tokens, blackwell, sizes in CAPTURED[release]:
+        draft = {"draft": "eagle", "draft_tokens": draft_tokens} if draft_tokens else {}
+        configuration = plain(max_num_seqs=seqs, max_num_batched_tokens=budget, **draft)
+        assert list(engine.captured_sizes(configuration, datacentre_blackwell=blackwell)) == sizes, (seqs, budget, draft_tokens)
 
 
 def test_sizes_stay_within_the_token_budget():

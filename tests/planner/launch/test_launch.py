@@ -232,4 +232,4 @@ def test_weights_convert_at_load_or_ask_for_a_checkpoint():
 def test_a_version_between_says_whose_rules_are_used():
     command = launch(settings(), CONTEXT, load_engine("vllm", "0.30.1"))
     assert command.version == "0.30.1"
-    assert command.notes[0] == "vLLM 0.30.1: no rules of its own; those of 0.23.0 are used"
+    assert command.notes[0] == "vLLM 0.30.1: no rules of its own; those of 0.28.0 are used"
