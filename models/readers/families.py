@@ -31,6 +31,7 @@ class Family:
     qk_norm_bias: bool = False
     head_dim: int = 0  # the implementation's own default, 0 = hidden / heads
     window: Window = "none"
+    last_is_full: bool = False  # the last layer sees everything whatever the list says (Gemma 4)
     every: int = 0  # "every": one full layer in so many
     window_may_exceed_context: bool = False
     output_gate: str = "none"
@@ -96,7 +97,7 @@ QWEN3_NEXT = replace(
 QWEN3_5 = replace(QWEN3_NEXT, split_projections=True)
 GEMMA2 = Family(qkv_bias="attention_bias", out_bias="attention_bias", tied=True, head_dim=256, window="alternate", norms=_FOUR_NORMS)
 GEMMA3 = replace(GEMMA2, qk_norm="head", window="every", every=6)
-GEMMA4 = replace(GEMMA3, parallel_moe=True, moe="", router="router.proj", swap_kv="global_")
+GEMMA4 = replace(GEMMA3, parallel_moe=True, moe="", router="router.proj", swap_kv="global_", last_is_full=True)
 DEEPSEEK = Family(qkv_bias="attention_bias", correction_bias=True, mtp="deepseek", latent_rank_required=True)
 GLM4_MOE = Family(qkv_bias="attention_bias", qk_norm="head", qk_norm_key="use_qk_norm", head_dim=128, correction_bias=True, mtp="deepseek")
 KIMI_LINEAR = replace(
@@ -183,9 +184,9 @@ FAMILIES: dict[str, Family] = {
         norms=("post_attention_layernorm", "post_feedforward_layernorm"),
     ),
     "opt": Family(
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
+        qkv_bias="enable_bias",
+        out_bias="enable_bias",
+        mlp_bias="enable_bias",
         norm_bias=True,
         gated=False,
         tied=True,
@@ -300,6 +301,7 @@ WRAPPERS: dict[str, str] = {
     "llama4": "llama4_text",
     "minimax_m3_vl": "minimax_m3",
     "minimax": "minimax_m1",
+    "minimax_text_01": "minimax_m1",
     "kimi_k25": "kimi_k2",
     "kimi_k3": "kimi_linear",
     "deepseek_ref": "deepseek_v4",

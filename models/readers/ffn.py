@@ -44,6 +44,7 @@ class Moe:
     width: int
     shared_width: int = 0
     shared_gate: bool = False
+    shared_bias: bool = False
     gated: bool = True
     bias: bool = False
     router_bias: bool = False
@@ -66,12 +67,12 @@ def moe_layer(moe: Moe, hidden: int) -> tuple[Ffn, Tensors]:
     if moe.correction_bias:
         found += buffer(f"{moe.prefix}.{moe.router}.e_score_correction_bias", moe.experts, BF16 if moe.correction_native else FP32)
     if moe.latent:
-        found += linear(f"{moe.prefix}.{moe.latent_names[0]}", inner, hidden, "ffn", "none")
-        found += linear(f"{moe.prefix}.{moe.latent_names[1]}", hidden, inner, "ffn", "none")
+        found += linear(f"{moe.prefix}.{moe.latent_names[0]}", inner, hidden, "ffn", "none", bias=moe.shared_bias)
+        found += linear(f"{moe.prefix}.{moe.latent_names[1]}", hidden, inner, "ffn", "none", bias=moe.shared_bias)
         found += norm(f"{moe.prefix}.latent_norm", inner) if moe.latent_norm else ()
     found += mlp(f"{moe.prefix}.experts.*", inner, moe.width, "expert", gated=moe.gated, bias=moe.bias, copies=moe.experts, names=moe.names)
     if moe.shared_width:
-        found += mlp(f"{moe.prefix}.{moe.shared}", hidden, moe.shared_width, "shared_expert", gated=moe.gated)
+        found += mlp(f"{moe.prefix}.{moe.shared}", hidden, moe.shared_width, "shared_expert", gated=moe.gated, bias=moe.shared_bias)
         found += linear(f"{moe.prefix}.shared_expert_gate", 1, hidden, "shared_expert", "none") if moe.shared_gate else ()
     for name, size in moe.extra_vectors:
         found += vector(f"{moe.prefix}.{name}", size)

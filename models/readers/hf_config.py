@@ -21,7 +21,6 @@ from models.readers.tensors import Tensors, linear, norm, vector
 from models.readers.vision import vision_tensors
 
 _DTYPES: dict[str, StoredFormat] = {"bfloat16": BF16, "float16": FP16, "float32": FP32}
-_LARGEST_LAYERS = 4096
 
 
 def read_config(config: dict[str, Any], name: str, path: str = "", quantisation: dict[str, Any] | None = None) -> Architecture:
@@ -30,8 +29,6 @@ def read_config(config: dict[str, Any], name: str, path: str = "", quantisation:
     text = top.child("text_config") or top
     family = family_of(top, text)
     placed = plan.slots(text, family)
-    if not 0 < len(placed) <= _LARGEST_LAYERS:
-        raise NotCoveredError("absurd number of layers", path=text.where("num_hidden_layers"), value=len(placed))
     layers = _build(text, family, placed)
     hidden = text.number("hidden")
     vision, vision_notes = vision_tensors(top, hidden)
@@ -95,14 +92,13 @@ def _base(config: Keys, family: Family, *, tied: bool) -> Tensors:
         found += linear("project_in", hidden, width, "ffn", "none") + linear("project_out", width, hidden, "ffn", "none")
     if family.positions >= 0:
         found += (Tensor("embed_positions", config.number("context") + family.positions, hidden, "position"),)
-    found += norm(family.final_norm, hidden, bias=family.norm_bias)
+    if config.flag("do_layer_norm_before", default=True) and not config.flag("_remove_final_layer_norm"):  # OPT may do without
+        found += norm(family.final_norm, hidden, bias=family.norm_bias)
     found += _per_layer_embedding(config, hidden)
     if family.special == "compressed":
         found += hyper_head(config)
-    if not tied:
-        found += linear("lm_head", vocabulary, width, "head")
-        found += vector("lm_head.bias", vocabulary, split="rows") if trait(config, family.head_bias) else ()
-    return found
+    found += vector("lm_head.bias", vocabulary, split="rows") if trait(config, family.head_bias) else ()
+    return found + (() if tied else linear("lm_head", vocabulary, width, "head"))
 
 
 def _per_layer_embedding(config: Keys, hidden: int) -> Tensors:

@@ -26,6 +26,14 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "expert_ffn": ("moe_intermediate_size", "expert_intermediate_size"),
     "shared_experts": ("n_shared_experts", "num_shared_experts"),
     "mtp": ("num_nextn_predict_layers", "mtp_num_hidden_layers"),
+    "vt_width": ("vt_hidden_size", "hidden_size"),
+    "vt_inner": ("vt_intermediate_size", "intermediate_size"),
+    "vt_layers": ("vt_num_hidden_layers", "num_hidden_layers"),
+    "vt_rows": ("init_pos_emb_height", "pos_emb_height"),
+    "vt_cols": ("init_pos_emb_width", "pos_emb_width"),
+    "kda_heads": ("num_heads", "linear_num_heads"),
+    "kda_head_dim": ("head_dim", "linear_head_dim"),
+    "kda_kernel": ("short_conv_kernel_size", "linear_conv_kernel_dim"),
     "vision_channels": ("in_channels", "in_chans", "num_channels"),
     "mamba_heads": ("mamba_n_heads", "mamba_num_heads"),
     "mamba_head_dim": ("mamba_d_head", "mamba_head_dim"),
@@ -40,6 +48,8 @@ class Keys:
     """One JSON object of a configuration, with its path for error messages."""
 
     def __init__(self, values: Mapping[str, Any], path: str = "") -> None:
+        if not isinstance(values, Mapping):
+            raise FileFormatError("expected an object", path=path, value=values, way_out="correct the configuration")
         self.values = values
         self.path = path
 
@@ -104,6 +114,14 @@ class Keys:
         if not isinstance(value, list):
             raise FileFormatError("expected a list", path=self.where(key), value=value, way_out="correct the configuration")
         return value
+
+    def numbers(self, name: str) -> list[int]:
+        """A list of small whole numbers (layer indices, kernel sizes); empty where absent."""
+        found = self.items(name) or []
+        if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= 1 << 20 for n in found):
+            key = self.where(self.find(name)[0])
+            raise FileFormatError("expected whole numbers", path=key, value=found, way_out="correct the configuration")
+        return found
 
     def per_layer(self, name: str, layers: int) -> list[Any] | None:
         """A list with one entry a layer; a longer one (MTP layers at its end) is cut, a shorter one contradicts the layer count."""

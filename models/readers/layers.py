@@ -63,8 +63,8 @@ def layer_norms(config: Keys, family: Family, slot: Slot) -> tuple[str, ...]:
 
 
 def trait(config: Keys, value: Flag) -> bool:
-    """A constant trait, or the flag of that name (off when absent, on for Starcoder's ``use_bias``)."""
-    return config.flag(value, default=value == "use_bias") if isinstance(value, str) else value
+    """A constant trait, or the flag of that name (off when absent, on for Starcoder's ``use_bias`` and OPT's ``enable_bias``)."""
+    return config.flag(value, default=value in ("use_bias", "enable_bias")) if isinstance(value, str) else value
 
 
 def head_dim_of(config: Keys, family: Family) -> int:
@@ -110,13 +110,14 @@ def build_attention(config: Keys, family: Family, slot: Slot) -> tuple[Attention
     if family.swap_kv == "swa_" and slot.mixer == "sliding":
         heads, kv_heads = (
             config.number("swa_num_attention_heads", default=heads),
-            config.number("swa_num_key_value_heads", default=kv_heads),
+            config.number("swa_num_key_value_heads", default=2 * kv_heads),
         )
         head_dim, value_dim = config.number("swa_head_dim", default=head_dim), config.number("swa_v_head_dim", default=value_dim, least=0)
     if family.swap_kv == "global_" and slot.mixer == "full":
-        head_dim = config.number("global_head_dim", default=head_dim)
+        head_dim = config.number("global_head_dim", default=512)
         value_is_key = config.flag("attention_k_eq_v")
         kv_heads = config.number("num_global_key_value_heads", default=kv_heads) if value_is_key else kv_heads
+    heads, kv_heads, head_dim = slot.heads or heads, slot.kv_heads or kv_heads, slot.head_dim or head_dim
     other = config.child("attention_other_setting") if slot.mixer == "sliding" else None
     if other is not None:
         heads, kv_heads = other.number("heads", default=heads), other.number("kv_heads", default=kv_heads)
@@ -152,8 +153,10 @@ def _window(config: Keys, family: Family, slot: Slot) -> int | None:
 
 
 def _sinks(config: Keys, family: Family, slot: Slot) -> bool:
-    key = "add_swa_attention_sink_bias" if slot.mixer == "sliding" else "add_full_attention_sink_bias"
-    return family.sinks and config.flag(key, default=not config.has("add_swa_attention_sink_bias"))
+    """GPT-OSS has sinks everywhere, MiMo-V2 in windowed layers unless its keys say otherwise."""
+    windowed = slot.mixer == "sliding"
+    key = "add_swa_attention_sink_bias" if windowed else "add_full_attention_sink_bias"
+    return family.sinks and config.flag(key, default=windowed or not family.swap_kv)
 
 
 def _latent(config: Keys, family: Family, slot: Slot) -> Latent:
@@ -242,6 +245,7 @@ def _moe(config: Keys, family: Family, slot: Slot) -> Moe:
         width=width,
         shared_width=_shared_width(config, family, width),
         shared_gate=family.shared_gate,
+        shared_bias=family.special == "blocks" and trait(config, family.mlp_bias),
         gated=family.gated,
         bias=family.expert_bias,
         router_bias=family.router_bias,
@@ -261,7 +265,7 @@ def _shared_width(config: Keys, family: Family, width: int) -> int:
     """Width of all shared experts together; a width key wins, then a count of routed-sized ones."""
     for key in ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim"):
         if config.has(key):
-            return config.number(key, least=0) * (config.number("shared_experts", default=1) if key.startswith("shared_i") else 1)
+            return config.number(key, least=0)
     if family.shared_is_width:
         return width
     return config.number("shared_experts", default=0, least=0) * width

@@ -7,7 +7,7 @@ Equal slots are equal layers, so everything behind them is built once.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from models.errors import ContradictionError, FileFormatError, NotCoveredError
 from models.readers.families import Family
@@ -16,6 +16,7 @@ from models.readers.keys import Keys
 Mixer = Literal["full", "sliding", "chunked", "linear", "none"]
 FfnKind = Literal["dense", "moe", "none"]
 
+MOST_LAYERS = 4096
 _LAYER_TYPES: dict[str, Mixer] = {
     "full_attention": "full",
     "attention": "full",
@@ -50,23 +51,26 @@ class Slot:
     reuses_kv: bool = False
     indexer: Literal["none", "own", "shared"] = "none"
     compress: int = 0
+    heads: int = 0
     kv_heads: int = 0
+    head_dim: int = 0
     width: int = 0
     hashed_router: bool = False
 
 
 def layer_count(config: Keys, family: Family) -> int:
     """Layers, from the block list or pattern where the family counts by it."""
-    if family.special == "blocks":
-        return len(_block_list(config))
-    return config.number("layers")
+    found = len(_block_list(config)) if family.special == "blocks" else config.number("layers")
+    if not 0 < found <= MOST_LAYERS:
+        raise FileFormatError("absurd number of layers", path=config.where("num_hidden_layers"), value=found, way_out=f"1 to {MOST_LAYERS}")
+    return found
 
 
 def slots(config: Keys, family: Family) -> list[Slot]:
     """One slot a layer."""
+    layers = layer_count(config, family)
     if family.special == "blocks":
         return [_block(entry, config, i) for i, entry in enumerate(_block_list(config))]
-    layers = layer_count(config, family)
     if family.special == "nas":
         return _nas_slots(config, layers)
     if family.special == "compressed":
@@ -74,10 +78,30 @@ def slots(config: Keys, family: Family) -> list[Slot]:
     sparse = sparse_layers(config, layers)
     found = [Slot(mixer, "moe" if moe else "dense") for mixer, moe in zip(mixers(config, family, layers), sparse, strict=True)]
     found = [replace(slot, indexer=kind) for slot, kind in zip(found, _indexers(config, layers), strict=True)]
+    found = [replace(slot, **own) for slot, own in zip(found, _overrides(config, layers), strict=True)]
     shared = config.number("num_kv_shared_layers", default=0, least=0)
     if shared > layers:
         raise ContradictionError(f"more than the {layers} layers", path=config.where("num_kv_shared_layers"), value=shared)
     return [replace(slot, reuses_kv=i >= layers - shared) for i, slot in enumerate(found)] if shared else found
+
+
+_OVERRIDES = {"num_attention_heads": "heads", "num_key_value_heads": "kv_heads", "head_dim": "head_dim"}
+
+
+def _overrides(config: Keys, layers: int) -> list[dict[str, Any]]:
+    """``per_layer_config``: sizes that single layers have of their own, by layer index."""
+    found: list[dict[str, Any]] = [{} for _ in range(layers)]
+    listed = config.child("per_layer_config")
+    if listed is None:
+        return found
+    for key in listed.values:
+        one = listed.require_child(key)
+        unknown = next((name for name in one.values if name not in _OVERRIDES), None)
+        if unknown is not None or not key.isdigit() or int(key) >= layers:
+            way_out = f"layers below {layers} with {', '.join(_OVERRIDES)}"
+            raise FileFormatError("cannot interpret this override", path=one.where(unknown or ""), way_out=way_out)
+        found[int(key)] = {_OVERRIDES[name]: one.number(name) for name in one.values}
+    return found
 
 
 def window_of(config: Keys, family: Family) -> int | None:
@@ -99,8 +123,10 @@ def mixers(config: Keys, family: Family, layers: int) -> list[Mixer]:
     if listed is None:
         listed = config.per_layer("layers_block_type", layers)
     if listed is not None:
-        return [_kind(entry, config, i) for i, entry in enumerate(listed)]
-    return _linear_layers(config, family, layers) or _windowed_layers(config, family, layers)
+        found = [_kind(entry, config, i) for i, entry in enumerate(listed)]
+        return [*found[:-1], "full"] if family.last_is_full else found
+    found = _linear_layers(config, family, layers) or _windowed_layers(config, family, layers)
+    return [*found[:-1], "full"] if family.last_is_full else found
 
 
 def _linear_layers(config: Keys, family: Family, layers: int) -> list[Mixer] | None:
@@ -109,7 +135,7 @@ def _linear_layers(config: Keys, family: Family, layers: int) -> list[Mixer] | N
         return None
     inner = config.child("linear_attn_config")
     if inner is not None and inner.has("full_attn_layers"):
-        full = set(inner.items("full_attn_layers") or [])  # counted from 1
+        full = set(inner.numbers("full_attn_layers"))  # counted from 1
         return ["full" if i + 1 in full else "linear" for i in range(layers)]
     kinds = config.per_layer("attn_type_list", layers)
     if kinds is not None:
@@ -158,23 +184,30 @@ def _kind(entry: object, config: Keys, index: int) -> Mixer:
 
 def sparse_layers(config: Keys, layers: int) -> list[bool]:
     """True where a layer's FFN is a mixture of experts."""
-    if not config.has("experts") or config.number("experts", least=0) < 2:
+    if not config.has("experts") or config.number("experts", least=0) < 2 or not config.flag("enable_moe_block", default=True):
         return [False] * layers
     listed = config.per_layer("mlp_layer_types", layers)
     if listed is not None:
         return [_sparse(entry, config, i) for i, entry in enumerate(listed)]
     chosen = config.values.get("moe_layers_enum", config.values.get("moe_layers"))
     if chosen is not None:
-        items = chosen.split(",") if isinstance(chosen, str) else chosen
-        sparse = {int(item) for item in items}
+        sparse = _indices(chosen, config.where("moe_layers_enum"))
         return [i in sparse for i in range(layers)]
     if isinstance(config.values.get("moe_layer_freq"), list):
         entries = config.per_layer("moe_layer_freq", layers) or []
         return [_flag(entry, config.where("moe_layer_freq"), i) for i, entry in enumerate(entries)]
     period, offset = _period(config)
     dense_first = config.number("dense_first", default=0, least=0)
-    dense = set(config.items("mlp_only_layers") or [])
+    dense = set(config.numbers("mlp_only_layers"))
     return [i >= dense_first and i not in dense and i % period == offset for i in range(layers)]
+
+
+def _indices(chosen: object, path: str) -> set[int]:
+    """Layer indices as a list or as text with commas."""
+    items = chosen.split(",") if isinstance(chosen, str) else chosen
+    if not isinstance(items, list) or not all(str(item).strip().isdigit() for item in items if str(item).strip()):
+        raise FileFormatError("expected layer indices", path=path, value=chosen, way_out="correct the configuration")
+    return {int(item) for item in items if str(item).strip()}
 
 
 def _period(config: Keys) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from typing import Any
 from models.describe.architecture import BF16, StoredFormat, Tensor
 from models.errors import FileFormatError, NotCoveredError
 from models.facts.formats import WEIGHT_FORMATS
-from models.readers.keys import Keys
+from models.readers.keys import LARGEST, Keys
 from models.readers.modules import Excluded, collapse_names, find_module, module_names
 
 _SCALE_BITS = {"fp32": 32, "bf16": 16, "e8m0": 8}
@@ -74,13 +74,12 @@ def read_scheme(top: Keys, text: Keys, beside: dict[str, Any] | None, scale: str
     return builders[method](found)
 
 
-def _excluded(q: Keys) -> Excluded:
+def _excluded(q: Keys, keys: tuple[str, ...] = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers")) -> Excluded:
     names: list[Any] = []
-    for key in ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers"):
+    for key in keys:
         names += q.items(key) or []
-    bad = next((n for n in names if not isinstance(n, str)), None)
-    if bad is not None:
-        raise FileFormatError("expected module names", path=q.where("ignore"), value=bad, way_out="correct the list")
+    if not all(isinstance(name, str) for name in names):
+        raise FileFormatError("expected module names", path=q.where("ignore"), value=names, way_out="correct the list")
     return Excluded.from_patterns(names)
 
 
@@ -101,8 +100,7 @@ def _fp8(q: Keys, scale: str, expert_dtype: str) -> Scheme:
     else:
         default = StoredFormat("fp8", 8, scale_bits=_SCALE_BITS[scale], group_rows=block[0], group_cols=block[1], tensor_bytes=static)
     experts = WEIGHT_FORMATS["mxfp4"] if expert_dtype == "fp4" else None
-    names = q.items("modules_to_not_convert") or []
-    return Scheme("fp8", _listed(q), default, experts, Excluded.from_patterns(names))
+    return Scheme("fp8", _listed(q), default, experts, _excluded(q, ("modules_to_not_convert",)))  # other lists are about other precisions
 
 
 def _integer(q: Keys) -> Scheme:
@@ -199,9 +197,10 @@ def _listed(q: Keys) -> dict[str, StoredFormat]:
         return {}
     by_format: dict[tuple[str, int], list[str]] = {}
     for name, value in listed.values.items():
-        if not isinstance(value, dict) or not isinstance(value.get("quant_algo"), str):
+        algorithm, group = (value.get("quant_algo"), value.get("group_size", 0)) if isinstance(value, dict) else (None, 0)
+        if not isinstance(algorithm, str) or not isinstance(group, int) or not 0 <= group <= LARGEST:
             raise FileFormatError("expected a precision for each module", path=listed.where(name), value=value, way_out="add quant_algo")
-        by_format.setdefault((value["quant_algo"], value.get("group_size") or 0), []).append(name)
+        by_format.setdefault((algorithm, group), []).append(name)
     found: dict[str, StoredFormat] = {}
     for (algorithm, group), names in by_format.items():
         found |= dict.fromkeys(collapse_names(names), _algorithm(algorithm, group, listed.path))

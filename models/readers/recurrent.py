@@ -44,7 +44,7 @@ def mamba2(config: Keys, p: str) -> Built:
         raise ContradictionError(f"differs from {heads} heads of {d}", path=config.where("mamba_d_ssm"), way_out="correct one of them")
     groups, n, c = config.number("mamba_groups"), config.number("mamba_state"), config.number("mamba_kernel", default=4)
     channels = inner + 2 * groups * n
-    bias = config.flag("mamba_proj_bias", default=config.flag("use_bias"))
+    bias = config.flag("use_bias", default=config.flag("mamba_proj_bias"))
     found = linear(f"{p}.in_proj", inner + channels + heads, hidden, "attention", bias=bias)
     found += _convolution(p, channels, c, bias=config.flag("mamba_conv_bias", default=config.flag("use_conv_bias", default=True)))
     for name in ("dt_bias", "A_log", "D"):
@@ -81,12 +81,8 @@ def gated_delta(config: Keys, p: str, *, split: bool) -> Built:
 
 def kimi_delta(config: Keys, p: str) -> Built:
     """Kimi delta attention: a decay for each channel; decay and output gate through low-rank pairs (or one full matrix)."""
-    hidden, inner_config = config.number("hidden"), config.require_child("linear_attn_config")
-    heads, d, c = (
-        inner_config.number("num_heads"),
-        inner_config.number("head_dim"),
-        inner_config.number("short_conv_kernel_size", default=4),
-    )
+    hidden, inner_config = config.number("hidden"), config.child("linear_attn_config") or _flat(config)
+    heads, d, c = inner_config.number("kda_heads"), inner_config.number("kda_head_dim"), inner_config.number("kda_kernel", default=4)
     width = heads * d
     found: Tensors = ()
     for name in ("q_proj", "k_proj", "v_proj"):
@@ -103,9 +99,15 @@ def kimi_delta(config: Keys, p: str) -> Built:
     return RecurrentState("kimi_delta", heads, heads * d * d, 3 * width * c), found
 
 
+def _flat(config: Keys) -> Keys:
+    """The keys of linear layers where they stand beside those of the attention layers."""
+    return Keys({key: value for key, value in config.values.items() if key.startswith("linear_")}, config.path)
+
+
 def lightning(config: Keys, p: str) -> Built:
     """Lightning attention (MiniMax-M1): fused q, k, v, a gate and a norm over all heads; no convolution."""
-    hidden, heads, d = config.number("hidden"), config.number("heads"), config.number("head_dim")
+    hidden, heads = config.number("hidden"), config.number("heads")
+    d = config.number("head_dim", default=hidden // heads)
     width = heads * d
     found = linear(f"{p}.qkv_proj", 3 * width, hidden, "attention", units=heads) + linear(
         f"{p}.output_gate", width, hidden, "attention", units=heads

@@ -5,6 +5,7 @@ Only sizes matter here: a tower runs for images alone, so its matrices are kept 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from models.describe.architecture import Tensor
@@ -72,7 +73,7 @@ def _qwen3_vl(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
     merger = _linear("linear_fc1", merge, merge) + _linear("linear_fc2", out, merge)
     found = _tensors("visual", [*_linear("patch_embed.proj", d, _patch(v)), ("pos_embed", v.number("num_position_embeddings"), d)])
     found += _tensors("visual.blocks", block, v.number("depth")) + _tensors("visual.merger", _norm("norm", d) + merger)
-    stacked = len(v.items("deepstack_visual_indexes") or [])
+    stacked = 0 if v.text("model_type").startswith("qwen3_5") else len(v.items("deepstack_visual_indexes") or [])
     return found + (_tensors("visual.deepstack_merger_list", _norm("norm", merge) + merger, stacked) if stacked else ())
 
 
@@ -89,6 +90,9 @@ def _siglip(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
     )
     top = _linear("patch_embedding", d, v.number("vision_channels", default=3) * patch**2)
     top += [("position_embedding", (v.number("image_size") // patch) ** 2, d), *_norm("post_layernorm", d)]
+    if v.flag("vision_use_head"):  # attention pooling; Gemma 3 itself goes without
+        top += [("head.probe", d, 1), *_linear("head.in_proj", 3 * d, d), *_linear("head.out_proj", d, d), *_norm("head.layernorm", d)]
+        top += _linear("head.fc1", width, d) + _linear("head.fc2", d, width)
     found = _tensors("vision_tower", top) + _tensors("vision_tower.layers", block, v.number("layers"))
     return found + _tensors("multi_modal_projector", [("mm_input_projection_weight", d, text_hidden), ("mm_soft_emb_norm", d, 1)])
 
@@ -141,7 +145,7 @@ def _llama4(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
 
 def _moonvit(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
     """MoonViT of Kimi K2.5 (biases everywhere) and K3 (none, narrower attention), with the patch merger."""
-    d, width, layers = v.number("vt_hidden_size"), v.number("vt_intermediate_size"), v.number("vt_num_hidden_layers")
+    d, width, layers = v.number("vt_width"), v.number("vt_inner"), v.number("vt_layers")
     plain = v.text("norm_type", "layernorm") == "layernorm"
     bias, attention_bias = v.flag("linear_bias", default=plain), v.flag("attn_bias", default=plain)
     inner = v.number("qkv_hidden_size", default=d)
@@ -150,11 +154,10 @@ def _moonvit(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
     block += _linear("mlp.fc0", width, d, bias=bias) + _linear("mlp.fc1", d, width, bias=bias)
     top = _linear("patch_embed.proj", d, 3 * v.number("patch_size") ** 2, bias=v.flag("patch_embed_proj_bias", default=plain))
     top += [
-        ("patch_embed.pos_emb", v.number("init_pos_emb_height") * v.number("init_pos_emb_width"), d),
+        ("patch_embed.pos_emb", v.number("vt_rows") * v.number("vt_cols"), d),
         *_norm("final_layernorm", d, bias=plain),
     ]
-    kernel = v.items("merge_kernel_size") or [2, 2]
-    merge = d * kernel[0] * kernel[1]
+    merge = d * math.prod(v.numbers("merge_kernel_size") or [2, 2])
     projector = _norm("pre_norm", d) + _linear("proj.0", merge, merge) + _linear("proj.2", text_hidden, merge)
     return _tensors("vision_tower", top) + _tensors("vision_tower.blocks", block, layers) + _tensors("mm_projector", projector)
 
