@@ -45,10 +45,16 @@ def draft_shape(target: Architecture, source: DraftSource, draft_model: Architec
     if draft_model is not None:
         per_token = facts.kv_bytes_per_token_below_window(draft_model, "bf16", 1)
         return DraftShape(
-            facts.weight_bytes(draft_model), per_token, facts.linear_parameters(draft_model), parallel=source is DraftSource.DFLASH, query_s=0.0
+            facts.weight_bytes(draft_model),
+            per_token,
+            facts.linear_parameters(draft_model),
+            parallel=source is DraftSource.DFLASH,
+            query_s=0.0,
         )
     if source is DraftSource.MODEL:
-        raise NotCoveredError("a separate draft model must be named", path="speculation.model.draft_model", way_out="give a catalogue name or a path")
+        raise NotCoveredError(
+            "a separate draft model must be named", path="speculation.model.draft_model", way_out="give a catalogue name or a path"
+        )
     if source is DraftSource.MTP:
         return _own_heads(target, tp)
     shape = _catalogue()[source.value]
@@ -57,7 +63,9 @@ def draft_shape(target: Architecture, source: DraftSource, draft_model: Architec
     head = int(shape["draft_vocabulary"]) * target.hidden
     layers = int(shape["layers"])
     growing = facts.kv_bytes_per_token_below_window(target, "bf16", tp) // max(target.attention_layers, 1)
-    return DraftShape(layers * layer + 2 * (fusion + head) // tp, layers * growing, layers * layer // 2 + fusion, bool(shape["parallel"]), 0.0)
+    return DraftShape(
+        layers * layer + 2 * (fusion + head) // tp, layers * growing, layers * layer // 2 + fusion, bool(shape["parallel"]), 0.0
+    )
 
 
 def _own_heads(target: Architecture, tp: int) -> DraftShape:

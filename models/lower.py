@@ -71,7 +71,8 @@ def _model(case: Case, tp: int, weight_format: str) -> Row:
         "model_layers": arch.layer_count, "devices": tp,
         "weights_kib": kib(weights), "layer_kib": kib(layer), "pool_credit_kib": stored_bytes // 1024 - kib(weights),
         "copy_us_per_layer": int(-(-layer * 1e6 // link)) if link else UNLIMITED,
-        "activation_kib_per_token": activation_bytes_per_token(arch, tp) / 1024, "logits_kib_per_row": logits_bytes_per_row(arch, tp) / 1024,
+        "activation_kib_per_token": activation_bytes_per_token(arch, tp) / 1024,
+        "logits_kib_per_row": logits_bytes_per_row(arch, tp) / 1024,
         "collective_s": _collective(case, tp)[0], "collective_per_token_s": _collective(case, tp)[1],
     }  # fmt: skip
 
@@ -91,7 +92,9 @@ def compute_peak(case: Case, arch: Architecture) -> float:
         peak = case.device.peaks.get(precision)
         if peak is not None:
             return float(peak)
-    raise NotCoveredError("no dense peak is known for this device", path="hardware.device", value=case.device.id, way_out="choose another device")
+    raise NotCoveredError(
+        "no dense peak is known for this device", path="hardware.device", value=case.device.id, way_out="choose another device"
+    )
 
 
 def _collective(case: Case, tp: int) -> tuple[float, float]:
@@ -101,11 +104,16 @@ def _collective(case: Case, tp: int) -> tuple[float, float]:
         return 0.0, 0.0
     if not isinstance(form, Physical):
         raise NotCoveredError(
-            f"calibration {case.calibration.name} does not cover tensor parallelism", path="tensor_parallel", value=tp, way_out="use 1, or calibration: none"
+            f"calibration {case.calibration.name} does not cover tensor parallelism",
+            path="tensor_parallel",
+            value=tp,
+            way_out="use 1, or calibration: none",
         )
     link = case.device.gpu_link_bytes_per_s or case.host_link
     if link is None:
-        raise NotCoveredError("no link between devices is known", path="hardware.device", value=case.device.id, way_out="use tensor_parallel 1")
+        raise NotCoveredError(
+            "no link between devices is known", path="hardware.device", value=case.device.id, way_out="use tensor_parallel 1"
+        )
     reduces = 2 * case.architecture.layer_count
     per_token = reduces * 2 * (tp - 1) / tp * 2 * case.architecture.hidden / (link * form.link_efficiency)
     return reduces * form.all_reduce_latency_s, per_token
@@ -153,7 +161,8 @@ def _prompt(case: Case, sharing: bool) -> Row:  # noqa: FBT001
     uncached = prefix if sharing and not r.prefix_cached else 0
     return {
         "prompt_tokens": r.prompt_tokens, "new_tokens": copies * new, "request_new_tokens": new,
-        "pairs": float(copies * facts.attention_pairs(new, prefix)), "prefill_flops": float(copies * facts.prefill_flops(arch, new, prefix)),
+        "pairs": float(copies * facts.attention_pairs(new, prefix)),
+        "prefill_flops": float(copies * facts.prefill_flops(arch, new, prefix)),
         "prefix_tokens": uncached, "prefix_flops": float(facts.prefill_flops(arch, uncached)) if uncached else 0.0,
         "prefix_pairs": float(facts.attention_pairs(uncached, 0)),
     }  # fmt: skip
@@ -166,13 +175,19 @@ def _speculation(case: Case, tp: int, choice: Speculation) -> Row:
         return _spec_row(rounds=r.output_tokens - 1)
     if draft not in r.speculation:
         raise NotCoveredError(
-            f"no acceptance is given for draft {draft}", path=f"workload.{case.class_name}.speculation", way_out=f"add {draft}: {{tokens_per_round: …}}"
+            f"no acceptance is given for draft {draft}",
+            path=f"workload.{case.class_name}.speculation",
+            way_out=f"add {draft}: {{tokens_per_round: …}}",
         )
     acceptance = r.speculation[draft]
     emitted = tokens_per_round(acceptance, m, measured.draft_tokens if measured else None)
     row = _spec_row(rounds=rounds(r.output_tokens, emitted), rows=m + 1, preparation=acceptance.preparation)
     if measured is not None:
-        return row | {"prefill_factor": measured.prefill_factor, "draft_seconds": measured.round_extra_s, "draft_kib": kib(measured.memory_bytes)}
+        return row | {
+            "prefill_factor": measured.prefill_factor,
+            "draft_seconds": measured.round_extra_s,
+            "draft_kib": kib(measured.memory_bytes),
+        }
     shape = draft_shape(case.architecture, draft, case.draft_models.get(draft), tp)
     forwards = 1 if shape.parallel else m
     per_byte = _seconds_per_byte(case.calibration, case.device.memory_bandwidth_bytes_per_s)

@@ -50,10 +50,11 @@ class Limits:
         set_ = slo.deadlines()
         us = {name: math.floor(d.limit * 1e6 + 1e-3) for name, d in set_.items()}
         rank = {name: nearest_rank(d.percentile, requests) for name, d in set_.items()}
-        names = ("e2e", "ttft", "itl", "tpot")
+        never = int(NEVER) - 1
         return cls(
-            *(us.get(n, int(NEVER) - 1) for n in names), *(rank.get(n, requests) for n in names),
-            served=max(rank.values(), default=requests),
+            e2e_us=us.get("e2e", never), ttft_us=us.get("ttft", never), itl_us=us.get("itl", never), tpot_us=us.get("tpot", never),
+            e2e_rank=rank.get("e2e", requests), ttft_rank=rank.get("ttft", requests), itl_rank=rank.get("itl", requests),
+            tpot_rank=rank.get("tpot", requests), served=max(rank.values(), default=requests),
         )  # fmt: skip
 
 
@@ -91,9 +92,7 @@ def evaluate(case: Case, k: Columns, b: Ints, a: Ints, c: Ints, o: Ints) -> Outc
     for count in retries:
         makespan = makespan + _attempt_us(case, k, waves, count, c, o)
     wrong = retries[0] if retries else np.zeros(1, dtype=np.int64)
-    e2e = np.where(
-        limits.e2e_rank > admitted - wrong, makespan, _wave_end(times, waves, np.minimum(limits.e2e_rank + wrong, admitted))
-    )
+    e2e = np.where(limits.e2e_rank > admitted - wrong, makespan, _wave_end(times, waves, np.minimum(limits.e2e_rank + wrong, admitted)))
     return Outcome(
         waves, times, makespan,
         e2e_us=np.where(admitted < limits.e2e_rank, NEVER, e2e),

@@ -57,11 +57,16 @@ def _why(case: Case, winner: Ranked | None, runner: Ranked | None, ranked: tuple
             return f"no feasible configuration can be launched on {case.engine.title}; {able[0].id} could be elsewhere"
         return "no configuration meets every limit"
     t, m = winner.time, winner.memory
-    pool = f"{format_bytes(m.pool_bytes)} of the {format_bytes(m.pool_limit_bytes)} pool" if m.pool_limit_bytes else f"{format_bytes(m.total_bytes)}"
+    pool = (
+        f"{format_bytes(m.pool_bytes)} of the {format_bytes(m.pool_limit_bytes)} pool"
+        if m.pool_limit_bytes
+        else f"{format_bytes(m.total_bytes)}"
+    )
     parts = [
         f"{winner.id} gives {winner.good_requests:g} good answers of {case.requests} in {format_seconds(t.makespan_s)} "
         f"({format_seconds(t.prefill_s)} prefill, {t.rounds} rounds of {format_seconds(t.round_s)}"
-        + (f", {t.waves} waves" if t.waves > 1 else "") + f") in {pool}"
+        + (f", {t.waves} waves" if t.waves > 1 else "")
+        + f") in {pool}"
     ]
     if runner is not None:
         parts.append(_against(winner, runner))

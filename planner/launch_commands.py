@@ -45,4 +45,6 @@ def _pool_bytes(case: Case, configuration: Configuration) -> int | None:
 
 
 def _launch(command: LaunchCommand) -> Launch:
-    return Launch(command=command.command, config=command.config_text or None, launchable=command.launchable, notes=(*command.reasons, *command.notes))
+    return Launch(
+        command=command.command, config=command.config_text or None, launchable=command.launchable, notes=(*command.reasons, *command.notes)
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from planner.resolve import CalibrationLookup, resolve
 from planner.scenario_file import parse_scenario
 from solvers import full_resolution, incumbent
 from solvers.grid import Cell, Grid
-from solvers.space import build_space, configuration_from
+from solvers.space import build_space, configuration_from, default_sizes
 from solvers.status import Solution, Status, Termination
 
 SHOWN = 12
@@ -131,8 +131,6 @@ def _search(case: Case, options: Options) -> Outcome:
 
 
 def _restricted(grid: Grid) -> Grid:
-    from dataclasses import replace  # noqa: PLC0415
-
     able = launchable_branches(grid)
     return replace(grid, launchable=able) if bool(able.any()) else grid
 
@@ -156,7 +154,11 @@ def _proven(
     outside = cpsat.applicable(grid)
     if not options.prove or outside is not None:
         why = f"no CP-SAT proof: {outside}; the full-resolution search covers the space" if outside else "no CP-SAT proof was asked for"
-        return Solution(mine.status, Termination.NOT_APPLICABLE, mine.score, mine.bound, mine.cell, mine.evaluated), "full resolution", (why,)
+        return (
+            Solution(mine.status, Termination.NOT_APPLICABLE, mine.score, mine.bound, mine.cell, mine.evaluated),
+            "full resolution",
+            (why,),
+        )
     start = incumbent.find(grid, bounded)
     theirs = cpsat.solve(grid, cutoff=start, time_limit_s=options.time_limit_s, seed=options.seed, bounded=bounded)
     if theirs.status is Status.TIME_LIMIT:
@@ -166,13 +168,15 @@ def _proven(
             f"two exact searches disagree: CP-SAT {theirs.score!r} at {theirs.cell}, full resolution {mine.score!r} at {mine.cell}",
             way_out="please report this scenario; neither answer is given as a plan",
         )
-    return Solution(theirs.status, theirs.termination, mine.score, theirs.bound, mine.cell, mine.evaluated), "CP-SAT, checked at full resolution", ()
+    return (
+        Solution(theirs.status, theirs.termination, mine.score, theirs.bound, mine.cell, mine.evaluated),
+        "CP-SAT, checked at full resolution",
+        (),
+    )
 
 
 def _settled(grid: Grid, score: float, cell: Cell) -> Cell:
     """Among budgets of the very same score, the one nearest the engine's own default."""
-    from solvers.space import default_sizes  # noqa: PLC0415
-
     k = grid.columns.take(np.array([cell.branch]))
     one = np.ones(1, dtype=np.int64)
     values = grid.scored(grid.point(k, one * cell.b, one * cell.a, grid.c, one * cell.o))

@@ -29,7 +29,9 @@ def resolve(scenario: Scenario, stored: CalibrationLookup | None = None) -> Case
     class_name, request = scenario.only_class()
     if request.arrivals.burst is None:
         raise NotCoveredError(
-            "rates and traces need the simulator, which plans do not use yet", path=f"workload.{class_name}.arrivals", way_out="plan a burst: {burst: N}"
+            "rates and traces need the simulator, which plans do not use yet",
+            path=f"workload.{class_name}.arrivals",
+            way_out="plan a burst: {burst: N}",
         )
     warnings: list[str] = []
     architecture = load_architecture(scenario.model)
@@ -84,7 +86,9 @@ def _calibration(
         problem = _mismatch(found, architecture, device, engine)
         if problem is None:
             return found
-        warnings.append(f"calibration {name} does not cover this scenario ({problem}); the specification is used instead, which is uncertain")
+        warnings.append(
+            f"calibration {name} does not cover this scenario ({problem}); the specification is used instead, which is uncertain"
+        )
         return load_calibration(SPECIFICATION)
     newest = stored("latest") if stored else None
     if newest is not None and _mismatch(newest, architecture, device, engine) is None:
@@ -117,7 +121,9 @@ def _same_shape(name: str, architecture: Architecture) -> bool:
     except GoodputError:
         return False
     same = ("hidden", "vocabulary", "layer_count", "heads")
-    return all(getattr(measured, f) == getattr(architecture, f) for f in same) and facts.parameters(measured) == facts.parameters(architecture)
+    return all(getattr(measured, f) == getattr(architecture, f) for f in same) and facts.parameters(measured) == facts.parameters(
+        architecture
+    )
 
 
 def _name_assumptions(scenario: Scenario, calibration: Calibration, warnings: list[str]) -> None:
@@ -132,8 +138,11 @@ def _name_assumptions(scenario: Scenario, calibration: Calibration, warnings: li
             warnings.append(f"draft {draft}: cost estimated from its shape, not measured by calibration {calibration.name}")
     graphs = scenario.engine.fixed.get("cuda_graphs")
     if calibration.cuda_graphs is not None and graphs is not None and graphs != calibration.cuda_graphs:
-        warnings.append(f"calibration {calibration.name} was measured with cuda_graphs {calibration.cuda_graphs}, the scenario says {graphs}")
+        warnings.append(
+            f"calibration {calibration.name} was measured with cuda_graphs {calibration.cuda_graphs}, the scenario says {graphs}"
+        )
     if calibration.delivery_s:
         warnings.append(
-            f"times are the engine's; a client saw {calibration.delivery_s * 1e3:.2f} ms more between two tokens at batch 1, which no deadline here includes"
+            f"times are the engine's; a client saw {calibration.delivery_s * 1e3:.2f} ms more between two tokens at batch 1, "
+            "which no deadline here includes"
         )

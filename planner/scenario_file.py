@@ -38,7 +38,9 @@ def read_raw(path: str | Path) -> dict[str, Any]:
     file = Path(path)
     try:
         if file.stat().st_size > LARGEST_FILE:
-            raise FileFormatError("scenario file is larger than 1 MiB", path=str(file), value=file.stat().st_size, way_out="a scenario is a page of YAML")
+            raise FileFormatError(
+                "scenario file is larger than 1 MiB", path=str(file), value=file.stat().st_size, way_out="a scenario is a page of YAML"
+            )
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise FileFormatError(f"cannot be read ({error.strerror or error})", path=str(file), way_out="check the path") from None
@@ -53,7 +55,9 @@ def parse_raw(text: str, path: str = "scenario") -> dict[str, Any]:
         raw = yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of the safe loader
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         first = str(error).splitlines()
-        raise FileFormatError("is not valid YAML: " + " ".join(line.strip() for line in first)[:200], path=path, way_out="correct the syntax") from None
+        raise FileFormatError(
+            "is not valid YAML: " + " ".join(line.strip() for line in first)[:200], path=path, way_out="correct the syntax"
+        ) from None
     if not isinstance(raw, dict):
         raise FileFormatError("does not hold a mapping", path=path, way_out="start from scenarios/chapter8.yaml")
     return raw

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from planner.relax import feasible_in_space, shorter_output, smaller_burst
 from planner.resolve import CalibrationLookup, resolve
 from planner.scenario_file import parse_scenario, with_value
 from solvers.grid import Grid, single
+from solvers.objective import score
 from solvers.space import build_space, configuration_from
 
 MEMORY = {"kv_budget": "hardware.kv_budget", "device_memory": "hardware.memory"}
@@ -69,26 +71,19 @@ def _space_profile(case: Case) -> Profile:
     at = grid.point(k, b, grid.a[-1:].reshape(1, 1, 1, 1), c, o)
     need = next(x.value(at) for x in grid.limits if x.name == name)
     relaxed = grid.minimising(name)
-    values = np.where(np.isfinite(relaxed.scored(at)), score_of(case, grid, at), np.inf)
+    values = np.where(np.isfinite(relaxed.scored(at)), score(case, case.scenario.objectives[0], at.k, at.outcome), np.inf)
     need = np.broadcast_to(need, values.shape)
     order = np.lexsort((values.ravel(), need.ravel()))
     kept: Profile = {}
     best = float("inf")
     for flat in order[np.isfinite(values.ravel()[order])]:
-        score = float(values.ravel()[flat])
-        if score < best * (1 - 1e-12):
-            best = score
+        value = float(values.ravel()[flat])
+        if value < best * (1 - 1e-12):
+            best = value
             where = np.unravel_index(int(flat), values.shape)
             label = _label(grid, int(where[0]), int(b.ravel()[where[1]]), int(o.ravel()[where[3]]))
-            kept.setdefault(label, (score, int(need.ravel()[flat]), True, True))
+            kept.setdefault(label, (value, int(need.ravel()[flat]), True, True))
     return kept
-
-
-def score_of(case: Case, grid: Grid, at: Any) -> Any:
-    """The objective itself, whatever the grid minimises."""
-    from solvers.objective import score  # noqa: PLC0415
-
-    return score(case, case.scenario.objectives[0], at.k, at.outcome)
 
 
 def _label(grid: Grid, branch: int, b: int, o: int) -> str:
@@ -96,7 +91,8 @@ def _label(grid: Grid, branch: int, b: int, o: int) -> str:
     draft, _ = grid.axes.speculation[i[4]]
     shared = ", shared prefix" if grid.axes.prefix_sharing[i[3]] else ""
     offload = ", offload" if o else ""
-    return f"{grid.axes.weight_format[i[1]]} weights, {grid.axes.kv_format[i[2]].value} KV{shared}, draft {draft.value}{offload}, {b} sequences"
+    formats = f"{grid.axes.weight_format[i[1]]} weights, {grid.axes.kv_format[i[2]].value} KV"
+    return f"{formats}{shared}, draft {draft.value}{offload}, {b} sequences"
 
 
 def memory_switches(case: Case, found: Profile) -> tuple[SwitchPoint, ...]:
@@ -143,9 +139,8 @@ def length_switches(raw: Mapping[str, Any], case: Case, stored: CalibrationLooku
     longest = 4 * case.request.output_tokens
     samples = sorted({n for n in LENGTHS if n < longest} | {case.request.output_tokens, longest})
     points = [SwitchPoint(path=path, value=str(samples[0]), winner=winner(samples[0]))]
-    for low, high in zip(samples, samples[1:], strict=False):
-        for tokens in _changes(low, high, winner):
-            points.append(SwitchPoint(path=path, value=str(tokens), winner=winner(tokens)))
+    for low, high in pairwise(samples):
+        points.extend(SwitchPoint(path=path, value=str(n), winner=winner(n)) for n in _changes(low, high, winner))
     return tuple(points) if len(points) > 1 else ()
 
 

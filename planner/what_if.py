@@ -52,7 +52,9 @@ class Sweep(Part):
     answers: tuple[Answer, ...]
 
 
-def what_if(raw: Mapping[str, Any], changes: Sequence[tuple[str, Any]], options: Options | None = None, before: Answer | None = None) -> WhatIf:
+def what_if(
+    raw: Mapping[str, Any], changes: Sequence[tuple[str, Any]], options: Options | None = None, before: Answer | None = None
+) -> WhatIf:
     """Plan with and without ``changes`` (path, value); ``before`` spares the first plan where it is known."""
     options = options or Options(explain=False)
     changed: dict[str, Any] = dict(raw)

@@ -96,7 +96,9 @@ class _Builder:
         activation = self.model.new_int_var(0, 1 << 36, "activation")
         self.model.add(activation >= self.budgets(lambda row: row.activation_kib))
         self.model.add(activation >= self.cells(lambda row: row.logits_kib))
-        prefetch = sum((t.key.buffers if o else 0) * t.layer_kib * lit - o * t.layer_kib * lit for o, lit in zip(t.offloads, self.w, strict=True))
+        prefetch = sum(
+            (t.key.buffers if o else 0) * t.layer_kib * lit - o * t.layer_kib * lit for o, lit in zip(t.offloads, self.w, strict=True)
+        )
         self.limit("kv_budget", self.cells(lambda row: row.pool_kib) + prefetch - t.credit_kib)
         whole = self.cells(lambda row: row.pool_kib + row.graph_kib) + prefetch + activation + t.weights_kib
         self.limit("device_memory", whole)
@@ -118,15 +120,25 @@ class _Builder:
         return pairs
 
 
+def _of(field: str, role: int) -> Callable[[Any], int]:
+    """One role's entry of a tuple-valued field."""
+    return lambda row: int(getattr(row, field)[role])
+
+
+def _wave_of(rank: int) -> Callable[[CellRow], tuple[int, int]]:
+    """The wave that request number ``rank`` runs in, beside the number of full waves."""
+    return lambda row: (-(-rank // row.resident), row.waves[0])
+
+
 def build_model(tables: Tables, limits: dict[str, int], horizon: int, *, assume: bool = False) -> ClassModel:
     """The model of a class under ``limits`` (KiB and microseconds by constraint name); ``assume`` guards each by an assumption."""
     b = _Builder(tables, limits, horizon, assume=assume)
     b.choose()
     b.memory()
-    prefill = [b.phase(f"P{r}", b.budgets(lambda row, r=r: row.prefill[r]), b.budgets(lambda row, r=r: row.steps[r])) for r in range(b.roles)]
+    prefill = [b.phase(f"P{r}", b.budgets(_of("prefill", r)), b.budgets(_of("steps", r))) for r in range(b.roles)]
     prefix = b.phase("prefix", b.budgets(lambda row: row.prefill[-1]), b.budgets(lambda row: row.steps[-1]))
     rounds = b.cells(lambda row: tables.rounds_per_phase[row.branch])
-    decode = [b.phase(f"D{r}", b.cells(lambda row, r=r: row.decode[r]), rounds) for r in range(b.roles)]
+    decode = [b.phase(f"D{r}", b.cells(_of("decode", r)), rounds) for r in range(b.roles)]
     makespan, e2e = b.time("makespan"), b.time("e2e")
     lasts = sum(prefill[1:]) + sum(decode[1:])
     for fulls, holds in b.by(lambda row: row.waves):
@@ -144,13 +156,13 @@ def _deadlines(b: _Builder, prefix: Any, prefill: list[Any], decode: list[Any], 
     for rank in sorted({min(limits.e2e_rank, t.key.admitted), t.key.on_time}):
         late = rank > t.key.admitted - wrong
         shown = [e2e] if rank == min(limits.e2e_rank, t.key.admitted) else []
-        for (index, full), holds in b.by(lambda row, rank=rank: (-(-min(rank + wrong, t.key.admitted) // row.resident), row.waves[0])):
+        for (index, full), holds in b.by(_wave_of(min(rank + wrong, t.key.admitted))):
             end = makespan if late else prefix + index * wave if index <= full else prefix + full * wave + prefill[1] + decode[1]
             for variable in shown:
                 b.model.add(variable >= end).only_enforce_if(holds)
             b.limit("e2e", end, holds)
     for rank in sorted({min(limits.ttft_rank, t.key.admitted), t.key.on_time}):
-        for (index, full), holds in b.by(lambda row, rank=rank: (-(-rank // row.resident), row.waves[0])):
+        for (index, full), holds in b.by(_wave_of(rank)):
             first = prefix + (index - 1) * wave + prefill[0] if index <= full else prefix + full * wave + prefill[1]
             b.limit("ttft", first, holds)
 
@@ -162,6 +174,6 @@ def _gaps(b: _Builder, decode: list[Any]) -> None:
         if role == 0 and not some_full:
             continue
         if "itl" in b.limits:
-            b.limit("itl", b.phase(f"round{role}", b.cells(lambda row, r=role: row.rounds[r]), 1), *conditions)
+            b.limit("itl", b.phase(f"round{role}", b.cells(_of("rounds", role)), 1), *conditions)
         if "tpot" in b.limits:
             b.limit("tpot", decode[role], *conditions)

@@ -29,7 +29,9 @@ def scale(case: Case, objective: Objective) -> float:
     if objective is Objective.JOULES:
         watts = power_w(case)
         if watts is None:
-            raise NotCoveredError("no board power is known for this device", path="objective", value=objective, way_out="choose another objective")
+            raise NotCoveredError(
+                "no board power is known for this device", path="objective", value=objective, way_out="choose another objective"
+            )
         return watts
     if objective is Objective.COST:
         price = case.scenario.hardware.price_per_hour

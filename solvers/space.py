@@ -16,7 +16,7 @@ from models.case import BranchAxes, Case, Graphs, Speculation
 from models.describe.configuration import Configuration, DraftSource, KvFormat
 from models.describe.engine import PrefixSharing
 from models.describe.scenario import IntegerRange
-from models.errors import ContradictionError, InputError, UnknownNameError
+from models.errors import ContradictionError, InputError, NotCoveredError, UnknownNameError
 from models.facts import check_tensor_parallel
 
 CHUNK_STEP = 16
@@ -185,10 +185,12 @@ def build_space(case: Case) -> Space:
     """The space that the scenario's engine block and search leave open."""
     values = {name: open_values(case, name) for name in VARIABLES if name != "draft_tokens"}
     _match_buffers(case, values)
+    if any(n > 0 for n in values["offload_layers"]):
+        _require_link(case)
     axes = BranchAxes(
         tensor_parallel=values["tensor_parallel"], weight_format=values["weight_format"], kv_format=values["kv_format"],
         prefix_sharing=values["prefix_sharing"], speculation=_speculation(case, values["draft"]),
-        prefetch_buffers=values["prefetch_buffers"], graphs=_graphs(case, values), prefill_chunk=values["prefill_chunk"],
+        prefetch_buffers=values["prefetch_buffers"], graphs=_graphs(values), prefill_chunk=values["prefill_chunk"],
     )  # fmt: skip
     return Space(
         axes, tuple(sorted(values["max_num_seqs"])), tuple(sorted(values["max_num_batched_tokens"])),
@@ -201,7 +203,9 @@ def open_values(case: Case, name: str) -> tuple[Any, ...]:
     variable, scenario = VARIABLES[name], case.scenario
     if name in scenario.engine.fixed:
         if scenario.search and name in scenario.search:
-            raise ContradictionError("is fixed in the engine block and listed under search", path=f"search.{name}", way_out="keep one of them")
+            raise ContradictionError(
+                "is fixed in the engine block and listed under search", path=f"search.{name}", way_out="keep one of them"
+            )
         return (_typed(name, scenario.engine.fixed[name], f"engine.{name}"),)
     if scenario.search is None:
         return variable.domain(case)
@@ -231,14 +235,27 @@ def _typed(name: str, value: Any, path: str) -> Any:
         if str(value) not in {k.value for k in kinds}:
             raise UnknownNameError.suggest(name.replace("_", " "), str(value), [k.value for k in kinds], path=path)
         return kinds(str(value))
-    companions = {"draft_tokens": {"draft": "lookup"}, "offload_layers": {"prefetch_buffers": 1}, "prefetch_buffers": {"offload_layers": 1}}
-    other = companions.get(name, {}) if value else {}
+    companions: dict[str, dict[str, Any]] = {
+        "draft_tokens": {"draft": "lookup"},
+        "offload_layers": {"prefetch_buffers": 1},
+        "prefetch_buffers": {"offload_layers": 1},
+    }
+    other: dict[str, Any] = dict(companions.get(name, {})) if value else {}
     if name == "captured_sizes" and isinstance(value, list):
         value = tuple(value)
     if name == "weight_format":
         return str(value)
     built = Configuration.parse({"max_num_seqs": 1, "max_num_batched_tokens": 1} | other | {name: value}, path)
     return getattr(built, name)
+
+
+def _require_link(case: Case) -> None:
+    if case.host_link is None:
+        raise NotCoveredError(
+            f"no link from host memory is known for {case.device.id}",
+            path="hardware.host_link",
+            way_out="state it, or keep offload_layers at 0",
+        )
 
 
 def _match_buffers(case: Case, values: dict[str, tuple[Any, ...]]) -> None:
@@ -274,7 +291,7 @@ def _speculation(case: Case, drafts: tuple[DraftSource, ...]) -> tuple[Speculati
     return tuple(dict.fromkeys(found))
 
 
-def _graphs(case: Case, values: dict[str, tuple[Any, ...]]) -> tuple[Graphs, ...]:
+def _graphs(values: dict[str, tuple[Any, ...]]) -> tuple[Graphs, ...]:
     found: list[Graphs] = []
     for on in values["cuda_graphs"]:
         found.extend((on, sizes) for sizes in values["captured_sizes"]) if on else found.append((False, ()))
@@ -287,13 +304,17 @@ def configuration_from(case: Case, given: Mapping[str, Any], path: str) -> Confi
     for name, value in given.items():
         if name in fixed and fixed[name] != value:
             raise ContradictionError(
-                f"differs from engine.{name} = {fixed[name]}", path=f"{path}.{name}", value=value, way_out="a value in the engine block is fixed"
+                f"differs from engine.{name} = {fixed[name]}",
+                path=f"{path}.{name}",
+                value=value,
+                way_out="a value in the engine block is fixed",
             )
     values = {name: _typed(name, value, f"{path}.{name}") for name, value in (fixed | dict(given)).items()}
     draft = values.get("draft", DraftSource.NONE)
     values.setdefault("draft_tokens", default_draft_tokens(case, draft))
     if values.get("offload_layers", 0) > 0:
         values.setdefault("prefetch_buffers", 1)
+        _require_link(case)
     for name, variable in VARIABLES.items():
         if name not in values and not (name == "captured_sizes" and not values.get("cuda_graphs", False)):
             values[name] = variable.default(case)

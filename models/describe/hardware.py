@@ -31,5 +31,7 @@ class Device:
         found = self.peaks.get(precision)
         if found is None:
             known = ", ".join(self.peaks) or "none"
-            raise NotCoveredError(f"no {precision} peak is known for {self.id}", path="hardware.device", value=precision, way_out=f"known: {known}")
+            raise NotCoveredError(
+                f"no {precision} peak is known for {self.id}", path="hardware.device", value=precision, way_out=f"known: {known}"
+            )
         return found

@@ -31,7 +31,8 @@ NEVER = np.int64(1 << 50)
 
 def microseconds(seconds: Floats) -> Ints:
     """Whole microseconds, rounded up (a billionth of slack absorbs the last bits of a float)."""
-    return np.ceil(seconds * 1e6 - 1e-3).astype(np.int64)
+    whole: Ints = np.ceil(seconds * 1e6 - 1e-3).astype(np.int64)
+    return whole
 
 
 def with_copies(compute: Ints, steps: Ints, k: Columns, o: Ints) -> Ints:

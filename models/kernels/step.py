@@ -20,12 +20,12 @@ All functions are plain arithmetic on floats or numpy arrays, so numba can compi
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-Number = float | npt.NDArray[np.float64] | npt.NDArray[np.int64]
+Number = float | npt.NDArray[Any]
 
 LINEAR, PHYSICAL = 0, 1
 
