@@ -31,8 +31,7 @@ NEVER = np.int64(1 << 50)
 
 def microseconds(seconds: Floats) -> Ints:
     """Whole microseconds, rounded up (a billionth of slack absorbs the last bits of a float)."""
-    whole: Ints = np.ceil(seconds * 1e6 - 1e-3).astype(np.int64)
-    return whole
+    return np.asarray(np.ceil(seconds * 1e6 - 1e-3), dtype=np.int64)
 
 
 def with_copies(compute: Ints, steps: Ints, k: Columns, o: Ints) -> Ints:
