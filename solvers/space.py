@@ -135,7 +135,7 @@ def capture_sets(case: Case) -> tuple[tuple[int, ...], ...]:
 
 def default_sizes(case: Case) -> tuple[int, int]:
     """The engine's own ``max_num_seqs`` and ``max_num_batched_tokens`` on this device."""
-    tier = case.engine.default_sizes(case.device.memory_bytes)
+    tier = case.engine.default_sizes(case.device.memory_bytes, case.device.id)
     return tier.max_num_seqs or most_sequences(case), tier.max_num_batched_tokens
 
 
