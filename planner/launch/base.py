@@ -161,12 +161,17 @@ def noted(*notes: str) -> Piece:
     return Piece(notes=notes)
 
 
-def front_end_limit(limit: int, engine: Engine) -> str:
-    """The admission limit of an engine that has none of its own."""
-    return (
-        f"admission_limit {limit}: {engine.title} {engine.rules_version} has no such argument; "
-        f"the proxy in front must answer 503 beyond {limit} requests in flight"
-    )
+def front_end_limit(limit: int, why: str) -> str:
+    """The admission limit where the engine cannot hold it by itself."""
+    return f"admission_limit {limit}: {why}; the proxy in front must answer 503 beyond {limit} requests in flight"
+
+
+def no_limit_argument(request: Request) -> Piece:
+    """An engine without a limit of its own: nothing to say when none is wanted, else who must hold it."""
+    limit, engine = request.configuration.admission_limit, request.engine
+    if limit is None:
+        return noted("admission_limit: none, the queue is not bounded")
+    return noted(front_end_limit(limit, f"{engine.title} {engine.rules_version} has no such argument"))
 
 
 def served_checkpoint(request: Request) -> str:

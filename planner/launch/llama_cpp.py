@@ -5,7 +5,7 @@ from __future__ import annotations
 from models.describe.configuration import DraftSource, KvFormat
 from models.describe.engine import parse_version
 from planner.launch import common
-from planner.launch.base import Piece, Request, Table, flag, front_end_limit, noted, served_checkpoint, weight_conversion
+from planner.launch.base import Piece, Request, Table, flag, no_limit_argument, noted, served_checkpoint, weight_conversion
 
 
 def _model(request: Request) -> Piece:
@@ -125,11 +125,6 @@ def _old_draft_tokens(request: Request) -> Piece:
     return said or flag("--spec-ngram-size-m" if lookup else "--draft-max", request.configuration.draft_tokens)
 
 
-def _admission(request: Request) -> Piece:
-    limit = request.configuration.admission_limit
-    return noted("admission_limit: none, the queue is not bounded" if limit is None else front_end_limit(limit, request.engine))
-
-
 def _tensor_parallel_as(mode: str, request: Request) -> Piece:
     ranks = request.configuration.tensor_parallel
     if ranks == 1:
@@ -171,7 +166,7 @@ _NEWEST: Table = {
     "prefetch_buffers": _prefetch_buffers,
     "draft": _draft,
     "draft_tokens": _draft_tokens,
-    "admission_limit": _admission,
+    "admission_limit": no_limit_argument,
     "tensor_parallel": _tensor_parallel,
     "cuda_graphs": _graphs,
     "captured_sizes": _sizes,

@@ -105,10 +105,7 @@ def _admission(request: Request) -> Piece:
         )
     return Piece(
         ("--max-queued-requests", "1"),
-        notes=(
-            f"admission_limit {limit}: {limit} running; SGLang lets at least one more wait, 503 beyond",
-            front_end_limit(limit, request.engine),
-        ),
+        notes=(front_end_limit(limit, f"{limit} running, and SGLang lets at least one more wait"),),
     )
 
 

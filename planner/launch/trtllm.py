@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.launch import common
-from planner.launch.base import CONFIG_FILE, Piece, Request, Table, front_end_limit, noted, served_checkpoint, weight_conversion
+from planner.launch.base import CONFIG_FILE, Piece, Request, Table, no_limit_argument, noted, served_checkpoint, weight_conversion
 
 
 def _model(request: Request) -> Piece:
@@ -54,7 +54,8 @@ def _kv_format(request: Request) -> Piece:
     spelled = request.engine.kv_formats.get(wanted)
     if spelled is None:
         return noted(f"kv_format {wanted.value}: not available, left out")
-    return Piece(config={"kv_cache_config": {"dtype": spelled}})
+    notes = ("kv_format: auto follows the checkpoint where that names a KV format",) if spelled == "auto" else ()
+    return Piece(config={"kv_cache_config": {"dtype": spelled}}, notes=notes)
 
 
 def _weight_format(request: Request) -> Piece:
@@ -93,11 +94,6 @@ def _draft_tokens(request: Request) -> Piece:
     return said or Piece(config={"speculative_config": {"max_draft_len": request.configuration.draft_tokens}})
 
 
-def _admission(request: Request) -> Piece:
-    limit = request.configuration.admission_limit
-    return noted("admission_limit: none, the queue is not bounded" if limit is None else front_end_limit(limit, request.engine))
-
-
 def _tensor_parallel(request: Request) -> Piece:
     return Piece(config={"tensor_parallel_size": request.configuration.tensor_parallel})
 
@@ -127,7 +123,7 @@ _TABLE: Table = {
     "prefetch_buffers": _prefetch_buffers,
     "draft": _draft,
     "draft_tokens": _draft_tokens,
-    "admission_limit": _admission,
+    "admission_limit": no_limit_argument,
     "tensor_parallel": _tensor_parallel,
     "cuda_graphs": _graphs,
     "captured_sizes": _sizes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from models.describe.engine import Admission, ChunkRule, parse_version
 from models.units import GIB
 from planner.launch import common
-from planner.launch.base import Piece, Request, Table, flag, front_end_limit, noted, served_checkpoint
+from planner.launch.base import Piece, Request, Table, flag, no_limit_argument, noted, served_checkpoint
 
 _SPECULATIVE = "--speculative-config"
 
@@ -98,11 +98,9 @@ def _draft_tokens(request: Request) -> Piece:
 
 def _admission(request: Request) -> Piece:
     limit = request.configuration.admission_limit
-    if limit is None:
-        return noted("admission_limit: none, the queue is not bounded")
-    if request.engine.admission is Admission.IN_FLIGHT:
-        return Piece(("--max-num-queued-reqs", str(limit)), notes=(f"admission_limit {limit}: waiting and running, 503 beyond",))
-    return noted(front_end_limit(limit, request.engine))
+    if limit is None or request.engine.admission is not Admission.IN_FLIGHT:
+        return no_limit_argument(request)
+    return Piece(("--max-num-queued-reqs", str(limit)), notes=(f"admission_limit {limit}: waiting and running, 503 beyond",))
 
 
 def _tensor_parallel(request: Request) -> Piece:
