@@ -40,7 +40,8 @@ def matches_request(value: Mapping[str, Any]) -> bool:
 
 def drafts(value: Mapping[str, Any], _origin: Origin) -> Iterator[Draft]:
     """One run."""
-    tool = NAME if "aiperf_version" in value or "schema_version" in value else "genai-perf"
+    command = str(_find(value.get("input_config"), "cli_command") or "")
+    tool = NAME if "aiperf_version" in value or "schema_version" in value or command.startswith("aiperf") else "genai-perf"
     draft = Draft(tool, measured_at=text(value.get("start_time")))
     found: dict[str, Any] = {metric: latency(_latency(value, key), metric, draft) for metric, key in _LATENCIES}
     for target, key in _RATES:

@@ -14,7 +14,7 @@ from models.units import format_bytes
 from planner.importers import aiperf, csv_table
 from planner.importers.common import Draft, MeasurementError, Origin, content_hash, finish, first_complaint
 from planner.importers.detect import Layout, format_of, layout_of, wrapped
-from planner.importers.facts import apply_known, check_known, missing_facts, option_of
+from planner.importers.facts import apply_known, check_known, missing_facts, option_of, set_known_facts
 from planner.importers.llama_server import LlamaServerLog
 from planner.importers.plausible import check_serving, check_step
 from planner.importers.prometheus import PrometheusDump
@@ -193,7 +193,7 @@ def _shown(path: Path, member: str | None) -> str:
 def _content(path: Path, member: str | None, work: _Import) -> Iterator[Event]:
     with open_bytes(path, work.limits, member) as stream:
         head = stream.read(CHUNK)
-    layout = layout_of(head, has_columns=work.columns is not None)
+    layout = layout_of(head, work.columns)
     if layout is Layout.BINARY:
         raise FileFormatError("holds binary data: no known result format")
     size = path.stat().st_size
@@ -252,13 +252,15 @@ def _value(value: Any, path: Path, origin: Origin, work: _Import, occurrence: in
     """The runs of one JSON value."""
     known = format_of(value)
     inner = [(origin.where, value)] if known else [(f"{origin.where}{place}", found) for place, found in wrapped(value)]
+    around = {} if known else value
     if not inner:
         yield Refusal(file=origin.file, line=origin.line or 1, where=origin.where, reason=_unknown(value))
     for number, (where, found) in enumerate(inner):
-        at = Origin(origin.file, origin.sha256, origin.line, where, origin.folder)
+        at = Origin(origin.file, origin.sha256, origin.line, where, origin.folder, around if inner else {})
         chosen = format_of(found)
         try:
             for draft in chosen.drafts(found, at) if chosen else ():
+                set_known_facts(draft, at.around)
                 yield from _draft(draft, path, at, work, occurrence + number)
         except (GoodputError, *_FOREIGN) as error:
             yield _refusal(error, path, at, occurrence + number, chosen.name if chosen else "")

@@ -15,6 +15,7 @@ from typing import Any
 from models.errors import FileFormatError, InputError
 from planner.records import MemoryObservation, RunRecord, RunSetup, ServingObservation, Source, StepObservation, Workload
 
+LARGEST = 1e24  # above every time stamp in nanoseconds and every count of bytes
 MILLI, MICRO, NANO = 1e-3, 1e-6, 1e-9
 TIME_UNITS = {"s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, "ms": MILLI, "millisecond": MILLI, "milliseconds": MILLI,
               "us": MICRO, "µs": MICRO, "microsecond": MICRO, "microseconds": MICRO,
@@ -33,6 +34,7 @@ class Origin:
     line: int | None = None
     where: str = ""
     folder: Path | None = None  # where companions may stand and whose name may hold flags
+    around: Mapping[str, Any] = field(default_factory=dict)  # the object that wraps the result, if any
 
 
 @dataclass
@@ -51,6 +53,7 @@ class Draft:
     needs: tuple[str, ...] = ("model", "engine", "device", "tensor_parallel")
     where: str = ""
     line: int | None = None
+    coarse: bool = False  # numbers so rounded that the settings belong to the identity of the run
 
 
 class MeasurementError(InputError):
@@ -70,6 +73,8 @@ def number(value: Any, key: str) -> float:
         raise MeasurementError("is not finite and cannot be a measurement", path=key, value=value)
     if value < 0:
         raise MeasurementError("is negative and cannot be a measurement", path=key, value=value)
+    if value > LARGEST:
+        raise MeasurementError("is too large for a measurement", path=key, value=value)
     return float(value)
 
 
@@ -213,7 +218,8 @@ def first_complaint(error: ValueError) -> FileFormatError:
 def content_hash(draft: Draft) -> str:
     """SHA-256 over what was measured and for which model, before the user's facts enter.
 
-    File layout, date, device, engine and flags stay out, so that a copy, a reformatted file or a summary of the same runs is recognised.
+    File layout, date, device, engine and flags stay out, so that a copy, a reformatted file or a summary of the same runs is recognised;
+    only where the numbers are rounded (tables, logs) do the settings enter, lest two runs be taken for one.
     """
     try:
         workload = Workload(**draft.workload).model_dump(mode="json", exclude_none=True, exclude_defaults=True, exclude={"dataset"})
@@ -224,4 +230,6 @@ def content_hash(draft: Draft) -> str:
         for observation in (*draft.steps, *draft.serving, *draft.memory)
     ]
     measured = {"model": draft.setup.get("model"), "workload": workload, "observations": observations}
+    if draft.coarse:
+        measured["setup"] = {key: str(value) for key, value in sorted(draft.setup.items()) if key != "flags"}
     return hashlib.sha256(json.dumps(measured, sort_keys=True).encode()).hexdigest()

@@ -17,7 +17,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from models.errors import FileFormatError, UnitError, UnknownNameError
-from planner.importers.common import TIME_UNITS, Draft, MeasurementError, number
+from planner.importers import llama_bench
+from planner.importers.common import TIME_UNITS, Draft, MeasurementError, Origin, number
 from planner.importers.facts import field_of, set_fact
 from planner.importers.flat import latency, serving, set_arrival
 from planner.records import Arrival, RunSetup, SequenceGroup, ServingObservation, StepKind, StepObservation, Workload
@@ -106,8 +107,9 @@ def rows(lines: Iterator[tuple[int, str]], columns: Mapping[str, str] | None) ->
         raise FileFormatError("the table is empty")
     delimiter = max((",", ";", "\t"), key=first.count)
     header = next(csv.reader([first.lstrip("\ufeff")], delimiter=delimiter))
-    chosen = dict(columns) if columns else header_map(header)
-    if not chosen:
+    foreign = not columns and {"n_prompt", "n_gen", "avg_ns"} <= set(header)  # ``llama-bench -o csv``
+    chosen = {} if foreign else dict(columns) if columns else header_map(header)
+    if not chosen and not foreign:
         raise FileFormatError("a table needs a column map", value=",".join(header)[:80], way_out="--columns ttft.p50=COLUMN:ms …")
     layout = Columns(header, chosen)
     reader = csv.reader(kept, delimiter=delimiter, strict=True)
@@ -118,13 +120,15 @@ def rows(lines: Iterator[tuple[int, str]], columns: Mapping[str, str] | None) ->
             return
         except csv.Error as error:
             raise FileFormatError(f"the table is damaged: {error}", path=f"line {numbers[-1]}") from None
-        yield numbers[-1], _checked_row(row, header, layout)
+        yield numbers[-1], _checked_row(row, header, None if foreign else layout)
 
 
-def _checked_row(row: list[str], header: list[str], layout: Columns) -> Draft | Exception:
+def _checked_row(row: list[str], header: list[str], layout: Columns | None) -> Draft | Exception:
     if len(row) != len(header):
         return FileFormatError(f"the row has {len(row)} columns, the header {len(header)}")
     try:
+        if layout is None:
+            return next(llama_bench.drafts(dict(zip(header, row, strict=True)), Origin("", "")))
         return _draft(row, layout, header)
     except ValueError as error:
         return FileFormatError(str(error))
@@ -133,7 +137,7 @@ def _checked_row(row: list[str], header: list[str], layout: Columns) -> Draft | 
 
 
 def _draft(row: list[str], layout: Columns, header: list[str]) -> Draft:
-    draft = Draft(NAME)
+    draft = Draft(NAME, coarse=True)
     found: dict[str, Any] = {}
     step: dict[str, Any] = {}
     for target, (position, scale) in layout.at.items():

@@ -63,18 +63,18 @@ _NAME = re.compile(r"^\"?[^\n=:;]{0,60}\"?$")
 _LOG_LINE = re.compile(r"\b(INFO|WARNING|DEBUG|ERROR)\b|^slot |^\[\d{4}-\d\d-\d\d|llama_|srv +\w|eval time =|batch[.,] #", re.MULTILINE)
 
 
-def layout_of(head: bytes, *, has_columns: bool) -> Layout:
-    """How to read a file that begins with ``head``."""
+def layout_of(head: bytes, columns: Mapping[str, str] | None) -> Layout:
+    """How to read a file that begins with ``head``; a file whose first line names a mapped column is a table."""
     if b"\x00" in head:
         return Layout.BINARY
     text = head.decode("utf-8", "replace").lstrip("\ufeff").lstrip()
     if text[:1] in {"{", "["} and not re.match(r"\[\d{4}-\d\d-\d\d|\[\d+\] ", text):
         return Layout.LINES if _one_a_line(text) else Layout.DOCUMENT
-    if has_columns:
-        return Layout.TABLE
     if prometheus.looks_like(text):
         return Layout.METRICS
-    return Layout.TABLE if _is_table(text) else Layout.LOG
+    header = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
+    mapped = any((name.rpartition(":")[0] or name) in header for name in (columns or {}).values())
+    return Layout.TABLE if mapped or _is_table(text) else Layout.LOG
 
 
 def _is_table(text: str) -> bool:

@@ -81,11 +81,20 @@ def set_fact(draft: Draft, name: str, value: Any) -> bool:
     target = _FIELD.get(lowered)
     if target is None:
         return _flag(draft, key, value)
+    if lowered == "mtp" and str(value).lower() in _TRUE:
+        value = "mtp"
     converted = _convert(target, value, key)
     if converted is None:
         return False
     draft.setup.setdefault(target, converted)
     return True
+
+
+def set_known_facts(draft: Draft, facts: Mapping[str, Any]) -> None:
+    """Enter those facts that have a field of their own and are still open; anything else says nothing about the engine."""
+    for name, value in facts.items():
+        if field_of(name) is not None and isinstance(value, str | int | float | bool):
+            set_fact(draft, name, value)
 
 
 def _flag(draft: Draft, key: str, value: Any) -> bool:
@@ -120,6 +129,8 @@ def _as_number(target: str, written: str, key: str) -> float | int | None:
         number = float(written)
     except ValueError:
         raise InputError("is not a number", path=key, value=written) from None
+    if not abs(number) < 2**53:
+        raise InputError("is no count", path=key, value=written)
     if target == "memory_utilization":
         return number if 0 < number <= 1 else None
     if number != int(number):

@@ -96,7 +96,7 @@ def _whole_requests(values: Mapping[str, Any], found: dict[str, Any], ttfts: arr
     gaps = values.get("itls")
     if not isinstance(gaps, list) or not rows or len(gaps) <= rows[-1]:
         return
-    spreads = [gaps[row] if isinstance(gaps[row], Spread) else Spread(array("d")) for row in rows]
+    spreads = [_spread(gaps[row]) for row in rows]
     for spread in spreads:
         number(spread.total, "itls")
         number(spread.smallest, "itls")
@@ -111,6 +111,14 @@ def _whole_requests(values: Mapping[str, Any], found: dict[str, Any], ttfts: arr
     if lengths is not None and not found.get("tpot"):
         pairs = zip(rows, spreads, strict=True)
         found["tpot"] = of_values((spread.total / (lengths[row] - 1) for row, spread in pairs if lengths[row] > 1), "itls")
+
+
+def _spread(gaps: Any) -> Spread:
+    if isinstance(gaps, Spread):
+        return gaps
+    if isinstance(gaps, array) or gaps == []:
+        return Spread(array("d", gaps))
+    raise MeasurementError("holds something else than gaps in seconds", path="itls", value=gaps)
 
 
 def _array(values: Mapping[str, Any], key: str) -> array[float] | None:

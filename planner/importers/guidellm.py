@@ -38,7 +38,8 @@ def _draft(report: Mapping[str, Any], benchmark: Mapping[str, Any], where: str) 
     draft = Draft(NAME, where=where)
     metrics: Mapping[str, Any] = benchmark["metrics"]
     _identity(report, benchmark, draft)
-    totals = metrics.get("request_totals") or benchmark.get("request_totals") or {}
+    totals = metrics.get("request_totals") or benchmark.get("request_totals") or _at(benchmark, "run_stats", "requests_made") or {}
+    totals = totals if isinstance(totals, Mapping) else {}
     completed, failed = whole(totals, "successful"), whole(totals, "errored")
     if completed == 0:
         raise FileFormatError(f"all {failed or ''} requests failed: nothing was measured".replace("  ", " "), path=where)
@@ -105,7 +106,7 @@ def _arrival(strategy: Mapping[str, Any], draft: Draft) -> None:
         draft.workload["burstiness"] = 1.0 if kind == "poisson" else None
     elif kind == "synchronous":
         draft.workload.update(arrival=Arrival.CLOSED, concurrency=1)
-    elif kind == "concurrent":
+    elif kind == "concurrent" or (not kind and strategy.get("streams") is not None):
         draft.workload.update(arrival=Arrival.CLOSED, concurrency=whole(strategy, "streams"))
     elif kind == "throughput":
         limit = whole(strategy, "max_concurrency")

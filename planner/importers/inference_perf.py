@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from models.errors import FileFormatError
-from planner.importers.common import Draft, Origin, optional, positive, statistics, text, whole
+from planner.importers.common import Draft, Origin, fraction, optional, positive, required, statistics, text, whole
 from planner.importers.facts import flags_of_command, set_facts
 from planner.importers.flat import latency, serving
 from planner.records import Arrival
@@ -42,12 +42,15 @@ def drafts(value: Mapping[str, Any], origin: Origin) -> Iterator[Draft]:
         draft.warnings.append(f"{failed} of {completed + failed} requests failed")
     rate = positive(optional(load, "requested_rate"))
     draft.workload.update(requests=completed + (failed or 0), rate=rate, arrival=Arrival.OPEN if rate else Arrival.UNKNOWN)
-    if (limit := whole(load, "concurrency")) and rate is None:
-        draft.workload.update(arrival=Arrival.CLOSED, concurrency=limit)
-    for target, mean, key in (("prompt_lengths", "prompt_tokens", "prompt_len"), ("output_lengths", "output_tokens", "output_len")):
-        lengths = statistics(successes.get(key), 1.0, key)
+    if limit := whole(load, "concurrency"):
+        draft.workload.update(arrival=Arrival.CLOSED, concurrency=limit, rate=None)
+    for target, mean, keys in (("prompt_lengths", "prompt_tokens", ("prompt_tokens", "prompt_len")),
+                               ("output_lengths", "output_tokens", ("output_tokens", "output_len"))):  # fmt: skip
+        lengths = next((table for key in keys if (table := statistics(successes.get(key), 1.0, key))), {})
         draft.workload.update({target: lengths, mean: positive(lengths.get("mean"))})
-    draft.serving.append(serving(_observation(successes, load, draft, completed, failed)))
+    found = _observation(successes, load, draft, completed, failed)
+    found["duration"] = positive(optional(value, "benchmark_time_seconds")) or found.get("duration")
+    draft.serving.append(serving(found))
     if origin.folder is not None:
         set_facts(draft, folder_facts(origin.folder))
     yield draft
@@ -67,6 +70,9 @@ def _observation(
     for target, key in (("requests_per_s", "requests_per_sec"), ("input_tokens_per_s", "input_tokens_per_sec"),
                         ("output_tokens_per_s", "output_tokens_per_sec"), ("total_tokens_per_s", "total_tokens_per_sec")):  # fmt: skip
         found[target] = optional(rates, key)
+    tokens = successes.get("prompt_tokens")
+    if isinstance(tokens, Mapping) and optional(tokens, "cached") and optional(tokens, "total"):
+        found["prefix_hit_rate"] = fraction(required(tokens, "cached") / required(tokens, "total"), "prompt_tokens.cached")
     if found["requests_per_s"]:
         found["duration"] = completed / found["requests_per_s"]
     typical, gap = found["tpot"].get("p50"), found["itl"].get("p50")

@@ -13,6 +13,7 @@ from typing import Any
 from planner.importers.common import NANO, Draft, MeasurementError, Origin, number, optional, required, text, whole
 from planner.importers.facts import set_fact
 from planner.importers.flat import serving
+from planner.importers.plausible import agree
 from planner.records import Arrival, SequenceGroup, StepKind, StepObservation
 
 NAME = "llama-bench"
@@ -31,6 +32,8 @@ def drafts(value: Mapping[str, Any], _origin: Origin) -> Iterator[Draft]:
     _setup(value, draft)
     prompt, generated, depth = (whole(value, key) or 0 for key in ("n_prompt", "n_gen", "n_depth"))
     seconds, spread, repeats = _seconds(value)
+    rate = optional(value, "avg_ts")
+    agree("avg_ns", seconds, (prompt + generated) / rate if rate else None)
     if prompt == 0 and generated == 0:
         raise MeasurementError("n_prompt and n_gen are both zero: nothing was measured", path="n_prompt")
     draft.workload.update(arrival=Arrival.OFFLINE, prompt_tokens=prompt or None, output_tokens=generated or None, requests=1)
@@ -95,9 +98,8 @@ def _setup(value: Mapping[str, Any], draft: Draft) -> None:
 
 
 def _device(value: Mapping[str, Any], draft: Draft) -> None:
-    layers = value.get("n_gpu_layers")
     device = text(value.get("gpu_info"))
-    if device is None or (layers is not None and number(max(float(layers), 0.0), "n_gpu_layers") == 0 and float(layers) >= 0):
+    if device is None or str(value.get("n_gpu_layers")) == "0":
         device = text(value.get("cpu_info"))
     set_fact(draft, "device", device)
     if device is not None and "," in device and device == text(value.get("gpu_info")):

@@ -13,6 +13,7 @@ from typing import Any
 from planner.importers.common import MILLI, Draft, MeasurementError, Origin, fraction, optional, text, whole
 from planner.importers.facts import set_fact
 from planner.importers.flat import serving
+from planner.importers.plausible import agree
 from planner.records import SequenceGroup, StepKind, StepObservation
 
 NAME, LOG = "llama-server timings", "llama-server log"
@@ -29,7 +30,9 @@ MAX_REQUESTS = 200_000
 def matches(value: Mapping[str, Any]) -> bool:
     """An answer with its timings, or the timings alone."""
     inner = value.get("timings", value)
-    return isinstance(inner, Mapping) and {"prompt_n", "predicted_n"} <= inner.keys() and ("predicted_ms" in inner or "prompt_ms" in inner)
+    if not isinstance(inner, Mapping) or "predicted_n" not in inner:
+        return False
+    return "predicted_ms" in inner or "predicted_per_second" in inner or ("prompt_n" in inner and "prompt_ms" in inner)
 
 
 def drafts(value: Mapping[str, Any], _origin: Origin) -> Iterator[Draft]:
@@ -40,8 +43,14 @@ def drafts(value: Mapping[str, Any], _origin: Origin) -> Iterator[Draft]:
     if (stamp := text(value.get("system_fingerprint"))) is not None:
         draft.setup["engine_version"] = stamp.partition("-")[0]
     request = {key: whole(timings, key) for key in ("cache_n", "prompt_n", "predicted_n", "draft_n", "draft_n_accepted")}
-    request["cache_n"] = request["cache_n"] or 0  # old servers do not reuse and do not say so
+    if request["prompt_n"] is not None:
+        request["cache_n"] = request["cache_n"] or 0  # old servers do not reuse and do not say so
     times = {key: optional(timings, key, MILLI) for key in ("prompt_ms", "predicted_ms")}
+    rate, filled = optional(timings, "predicted_per_second"), optional(timings, "prompt_per_second")
+    agree("prompt_ms", times["prompt_ms"], (request["prompt_n"] or 0) / filled if filled else None)
+    agree("predicted_ms", times["predicted_ms"], (request["predicted_n"] or 0) / rate if rate else None)
+    if times["predicted_ms"] is None and rate and request["predicted_n"]:
+        times["predicted_ms"] = request["predicted_n"] / rate
     _add(draft, request, times)
     if not draft.steps:
         raise MeasurementError("hold no prompt and no generated token: nothing was measured", path="timings")

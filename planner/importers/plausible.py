@@ -7,6 +7,7 @@ The limits are far outside what any serving engine does, so that only a wrong un
     more requests in flight, on average, than clients (Little: L = X W)                  milliseconds written as seconds
     a saturated test with nobody in flight most of the time                              seconds written as milliseconds
     TTFT + (n - 1) TPOT twenty times away from e2e                                       two units in one file
+    a time five times away from what the rate beside it in the file means                either
 """
 
 from __future__ import annotations
@@ -29,6 +30,16 @@ def check_serving(seen: ServingObservation, workload: Workload) -> list[str]:
     return [*_duration(seen), *_little(seen, workload), *_parts(seen, workload), *_tokens(seen, workload)]
 
 
+def agree(key: str, seconds: float | None, implied: float | None) -> None:
+    """Raise where a time and the rate beside it in the file say different things."""
+    if seconds and implied and not 0.2 < seconds / implied < 5.0:
+        raise UnitError(
+            f"{seconds:.6g} s contradicts the rate beside it, which means {implied:.6g} s",
+            path=key,
+            way_out="a likely unit error (seconds against milliseconds)?",
+        )
+
+
 def check_step(step: StepObservation) -> None:
     """Raise for a step shorter or longer than any engine's."""
     if not SHORTEST_STEP <= step.seconds <= LONGEST_STEP:
@@ -39,19 +50,15 @@ def _unit(what: str, value: float, why: str) -> UnitError:
     return UnitError(f"{what} of {value:.6g} s is impossible: {why}", way_out="a likely unit error (seconds against milliseconds)?")
 
 
-def _typical(values: dict[str, float]) -> float | None:
-    return values.get("p50", values.get("mean"))
-
-
 def _range(seen: ServingObservation) -> None:
     for metric in ("ttft", "tpot", "itl", "e2e"):
-        value = _typical(getattr(seen, metric))
-        if value is None:
-            continue
-        if value < FASTEST.get(metric, 0.0):
-            raise _unit(f"typical {metric}", value, "faster than any serving engine")
-        if value > SLOWEST[metric]:
-            raise _unit(f"typical {metric}", value, "slower than any serving engine")
+        values: dict[str, float] = getattr(seen, metric)
+        for statistic in ("p50", "mean"):
+            value = values.get(statistic, 1.0)
+            if value < FASTEST.get(metric, 0.0):
+                raise _unit(f"{statistic} {metric}", value, "faster than any serving engine")
+            if value > SLOWEST[metric]:
+                raise _unit(f"{statistic} {metric}", value, "slower than any serving engine")
 
 
 def _order(seen: ServingObservation) -> None:
@@ -112,6 +119,8 @@ def _parts(seen: ServingObservation, workload: Workload) -> list[str]:
 
 
 def _tokens(seen: ServingObservation, workload: Workload) -> list[str]:
+    if seen.completed and seen.requests_per_s:
+        agree("duration", seen.duration, seen.completed / seen.requests_per_s)
     if seen.duration is None or not seen.completed or not seen.output_tokens_per_s or not workload.output_tokens:
         return []
     ratio = seen.completed * workload.output_tokens / seen.duration / seen.output_tokens_per_s

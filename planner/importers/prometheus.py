@@ -82,7 +82,7 @@ class PrometheusDump:
         """The run, if anything was served or the memory is described."""
         if not self._samples:
             return []
-        draft = Draft(NAME, needs=("model", "device", "tensor_parallel"))
+        draft = Draft(NAME, needs=("model", "device", "tensor_parallel"), coarse=True)
         draft.setup.update(engine="vllm")
         if self._model:
             draft.setup["model"] = self._model

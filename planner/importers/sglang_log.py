@@ -41,7 +41,7 @@ class SglangLog:
     """Takes lines one by one; the whole log is one run."""
 
     def __init__(self) -> None:
-        self._draft = Draft(NAME, needs=("model", "device", "tensor_parallel"))
+        self._draft = Draft(NAME, needs=("model", "device", "tensor_parallel"), coarse=True)
         self._draft.setup["engine"] = "sglang"
         self._windows: dict[int, tuple[array[float], ...]] = {}
         self._ranks: dict[int | None, dict[str, Any]] = {}

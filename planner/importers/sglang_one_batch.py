@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from planner.importers.common import Draft, MeasurementError, Origin, number, optional, text, whole
+from planner.importers.common import Draft, MeasurementError, Origin, number, optional, required, text, whole
 from planner.importers.facts import set_fact
 from planner.importers.flat import serving
+from planner.importers.plausible import agree
 from planner.records import Arrival, SequenceGroup, StepKind, StepObservation
 
 NAME, SERVER = "sglang bench_one_batch", "sglang bench_one_batch_server"
@@ -53,10 +54,14 @@ def _count(value: Mapping[str, Any], key: str) -> int:
 def _steps(value: Mapping[str, Any], batch: int, prompt: int, output: int) -> Iterator[StepObservation]:
     prefill = optional(value, "prefill_latency")
     if prefill:
+        rate = optional(value, "prefill_throughput")
+        agree("prefill_latency", prefill, batch * prompt / rate if rate else None)
         group = SequenceGroup(sequences=batch, new_tokens=batch * prompt, context_tokens=0)
         yield StepObservation(kind=StepKind.PREFILL, groups=(group,), seconds=prefill)
     decode = optional(value, "median_decode_latency")
     if decode:
+        rate = optional(value, "median_decode_throughput")
+        agree("median_decode_latency", decode, batch / rate if rate else None)
         middle = prompt + max(output - 2, 0) / 2
         group = SequenceGroup(sequences=batch, new_tokens=batch, context_tokens=batch * middle)
         yield StepObservation(kind=StepKind.DECODE, groups=(group,), seconds=decode, repeats=max(output - 1, 1))
@@ -70,6 +75,10 @@ def _server(value: Mapping[str, Any], batch: int, output: int) -> dict[str, Any]
     whole_batch = measured("latency") or measured("total_latency")
     if whole_batch is None:
         raise MeasurementError("is required and missing", path="latency")
+    rate = measured("overall_throughput")
+    agree("latency", whole_batch, (required(value, "input_len") + output) * batch / rate if rate else None)
+    rate = measured("output_throughput")
+    agree("latency", whole_batch, output * batch / rate + (measured("last_ttft") or 0.0) if rate else None)
     found: dict[str, Any] = {"duration": whole_batch, "completed": batch, "e2e": {"max": whole_batch}}
     found["output_tokens_per_s"] = batch * output / whole_batch
     if ttft := measured("last_ttft"):

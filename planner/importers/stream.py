@@ -1,6 +1,6 @@
 """Bounded reading of foreign files: size, decompression ratio, nesting, number of values; one value at a time.
 
-Memory stays far below the file's size: arrays of numbers become 8-byte doubles, an array inside an array of numbers is reduced
+Memory stays far below the file's size: arrays of numbers become 8-byte doubles, a long array inside an array is reduced
 to its count, sum and extremes while it is read, texts of prompts and answers are never kept.
 """
 
@@ -26,6 +26,7 @@ from models.errors import FileFormatError
 from models.units import GIB, KIB, MIB, format_bytes
 
 CHUNK = 64 * KIB
+KEPT_INNER = 8  # an array inside an array of at most this many numbers is kept as it is
 _INFINITY, _NAN = 1.7976931348623157e308, 1.6976931348623157e308  # stand-ins that a strict parser accepts
 _NON_FINITE = re.compile(rb"(?<=[\[,:\s])(-?Infinity|NaN)(?=[\s,\]}]|$)")
 _STAND_INS = {b"Infinity": repr(_INFINITY).encode(), b"-Infinity": repr(-_INFINITY).encode(), b"NaN": repr(_NAN).encode()}
@@ -50,7 +51,7 @@ class Limits:
 
 
 class Spread:
-    """An inner array of numbers, reduced."""
+    """A long inner array of numbers, reduced."""
 
     __slots__ = ("count", "largest", "smallest", "total")
 
@@ -295,7 +296,7 @@ class _Builder:
     def _close(self) -> tuple[int | None, Any] | None:
         value = self._stack.pop()
         self._key = self._keys.pop()
-        if type(value) is array and self._stack and type(self._stack[-1]) is list:
+        if type(value) is array and len(value) > KEPT_INNER and self._stack and type(self._stack[-1]) is list:
             value = Spread(value)
         return self._place(value)
 

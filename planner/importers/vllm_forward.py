@@ -6,11 +6,13 @@ The step of several ranks ends with the slowest. ``requests`` says what each req
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from planner.importers.common import MICRO, Draft, MeasurementError, Origin, number, optional, required, text
+from planner.importers.common import MICRO, Draft, MeasurementError, Origin, number, optional, required, text, whole
 from planner.importers.facts import set_fact
+from planner.importers.plausible import agree
 from planner.records import SequenceGroup, StepKind, StepObservation
 
 NAME = "vllm bench forward"
@@ -33,13 +35,16 @@ def drafts(value: Mapping[str, Any], _origin: Origin) -> Iterator[Draft]:
             set_fact(draft, key, raw)
     if (case := text(value.get("case"))) is not None:
         draft.metadata["case"] = case
-    ranks = [rank for rank in value.get("ranks") or () if isinstance(rank, Mapping)]
-    groups = tuple(_groups(value, ranks))
+    listed = value.get("ranks")
+    ranks = [rank for rank in listed if isinstance(rank, Mapping)] if isinstance(listed, list) else []
+    groups = tuple(_groups(value, ranks, draft))
     wide = [group for group in groups if group.new_tokens > group.sequences]
     kind = StepKind.DECODE if not wide else StepKind.PREFILL if len(wide) == len(groups) else StepKind.MIXED
-    draft.steps.append(
-        StepObservation(kind=kind, groups=groups, seconds=required(value, "median_us", MICRO), spread=_spread(ranks), includes_host=False)
-    )
+    seconds = required(value, "median_us", MICRO)
+    for rank in ranks:
+        if isinstance(rank.get("latency_us"), Mapping):
+            agree("median_us", seconds, optional(rank["latency_us"], "median", MICRO))
+    draft.steps.append(StepObservation(kind=kind, groups=groups, seconds=seconds, spread=_spread(ranks), includes_host=False))
     yield draft
 
 
@@ -51,25 +56,25 @@ def _spread(ranks: list[Mapping[str, Any]]) -> float | None:
     return max(known) if known else None
 
 
-def _groups(value: Mapping[str, Any], ranks: list[Mapping[str, Any]]) -> Iterator[SequenceGroup]:
-    """Equal requests of the case together; without ``requests`` the tokens of the first rank as one sequence each."""
-    alike: dict[tuple[float, float | None], int] = {}
-    requests = value.get("requests")
-    for request in requests if isinstance(requests, list) else ():
-        shape = _shape(request)
-        alike[shape] = alike.get(shape, 0) + int(request.get("count", 1) if isinstance(request, Mapping) else 1)
-    if not alike and ranks:
-        yield SequenceGroup(sequences=1, new_tokens=required(ranks[0], "num_tokens"))
+def _groups(value: Mapping[str, Any], ranks: list[Mapping[str, Any]], draft: Draft) -> Iterator[SequenceGroup]:
+    """Equal requests of the case together; where lengths are not named, the tokens of the fullest rank."""
+    raw = value.get("requests")
+    requests = list(raw) if isinstance(raw, list | array) else []
+    if requests and all(isinstance(request, Mapping) for request in requests):
+        alike: dict[tuple[float, float | None], int] = {}
+        for request in requests:
+            shape = _shape(request)
+            alike[shape] = alike.get(shape, 0) + (whole(request, "count") or 1)
+        for (new, old), count in alike.items():
+            yield SequenceGroup(sequences=count, new_tokens=new * count, context_tokens=None if old is None else old * count)
         return
-    if not alike:
-        raise MeasurementError("holds neither requests nor ranks: the batch is not known", path="requests")
-    for (new, old), count in alike.items():
-        yield SequenceGroup(sequences=count, new_tokens=new * count, context_tokens=None if old is None else old * count)
+    if not ranks:
+        raise MeasurementError("holds neither named lengths nor ranks: the batch is not known", path="requests")
+    draft.warnings.append("the lengths of the requests are not named: the context is not known")
+    yield SequenceGroup(sequences=max(len(requests), 1), new_tokens=max(required(rank, "num_tokens") for rank in ranks))
 
 
-def _shape(request: Any) -> tuple[float, float | None]:
-    if not isinstance(request, Mapping):
-        raise MeasurementError("holds a request whose lengths are not named", path="requests", value=str(request))
+def _shape(request: Mapping[str, Any]) -> tuple[float, float | None]:
     new = next((number(request[key], f"requests.{key}") for key in _NEW if request.get(key) is not None), None)
     if new is None:
         raise MeasurementError("holds a request without new tokens", path="requests", value=",".join(map(str, request)))

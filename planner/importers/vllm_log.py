@@ -69,7 +69,7 @@ class VllmLog:
         self._reset()
 
     def _reset(self) -> None:
-        self._draft = Draft(NAME, needs=("model", "device", "tensor_parallel"))
+        self._draft = Draft(NAME, needs=("model", "device", "tensor_parallel"), coarse=True)
         self._draft.setup["engine"] = "vllm"
         self._first_line: int | None = None
         self._ranks: dict[int | None, dict[str, Any]] = {}

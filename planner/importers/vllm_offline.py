@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from planner.importers.common import Draft, Origin, number, of_values, optional, required, statistics, text, whole
+from planner.importers.common import Draft, Origin, of_values, optional, required, statistics, text, whole
 from planner.importers.facts import set_fact
 from planner.importers.flat import serving
 from planner.records import Arrival
@@ -36,12 +37,12 @@ def drafts(value: Mapping[str, Any], _origin: Origin) -> Iterator[Draft]:
 
 def _latency(value: Mapping[str, Any]) -> dict[str, Any]:
     samples = value["latencies"]
-    e2e = of_values(samples, "latencies") if not isinstance(samples, str | dict) else {}
+    e2e = of_values(samples, "latencies") if isinstance(samples, list | array) else {}
     e2e["mean"] = required(value, "avg_latency")
     percentiles = value.get("percentiles")
     if isinstance(percentiles, Mapping):
-        e2e.update({f"p{float(name):g}": number(raw, f"percentiles.{name}") for name, raw in percentiles.items()})
-    return {"e2e": statistics(e2e, 1.0, "latencies")}
+        e2e.update(statistics({f"p{name}": raw for name, raw in percentiles.items()}, 1.0, "percentiles"))
+    return {"e2e": e2e}
 
 
 def _throughput(value: Mapping[str, Any], draft: Draft) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _OWN = frozenset({
     "date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "num_prompts", "request_rate", "burstiness", "max_concurrency",
     "duration", "completed", "failed", "total_input_tokens", "total_output_tokens", "request_throughput", "request_goodput",
     "output_throughput", "total_token_throughput", "max_output_tokens_per_s",
-    "max_concurrent_requests", "rtfx", "run_number", "goodput", "good_completed",
+    "max_concurrent_requests", "rtfx", "run_number", "goodput", "request_goodput:", "good_completed",
     "input_throughput", "ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps", "total_input", "total_output", "version_file",
 })  # fmt: skip
 _METRIC = re.compile(r"^(mean|median|std|min|max|p[\d.]+)_(ttft|tpot|itl|e2el|audio_\w+)_ms$")
@@ -44,6 +44,8 @@ def drafts(value: Mapping[str, Any], origin: Origin) -> Iterator[Draft]:
     mean_lengths(value, draft, completed, "total_input_tokens", "total_output_tokens")
     _setup(value, origin, draft)
     found = flat_serving(value, draft, completed, "_ms", MILLI)
+    if found["good_requests_per_s"] is None:
+        found["good_requests_per_s"] = optional(value, "request_goodput:")  # releases before 0.9 wrote the colon
     add_detail(value, draft, found)
     _speculation(value, found)
     draft.serving.append(serving(found))

@@ -70,7 +70,7 @@ def test_seconds_where_milliseconds_are_expected(tmp_path):
 def test_only_little_s_law_shows_slow_seconds_written_as_milliseconds(tmp_path):
     """TTFT 30 s and TPOT 0.2 s in a field of milliseconds look like a fast server; its throughput contradicts it."""
     slow = PLAIN | {"request_rate": "inf", "max_concurrency": 8, "completed": 80, "num_prompts": 80, "duration": 560.0}
-    slow |= {"total_output_tokens": 10240, "total_input_tokens": 80000, "output_throughput": 10240 / 560}
+    slow |= {"total_output_tokens": 10240, "total_input_tokens": 80000, "output_throughput": 10240 / 560, "request_throughput": 80 / 560}
     slow |= {"mean_ttft_ms": 30.0, "median_ttft_ms": 30.0, "p99_ttft_ms": 40.0}
     slow |= {f"{statistic}_{metric}_ms": 0.2 for statistic in ("mean", "median", "p99") for metric in ("tpot", "itl")}
     assert "in flight" in refusal(write(tmp_path, slow)).reason

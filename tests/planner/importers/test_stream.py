@@ -85,11 +85,12 @@ def test_several_pretty_printed_values_in_one_file():
 
 
 def test_texts_of_requests_are_dropped_and_inner_arrays_reduced():
-    data = json.dumps({"generated_texts": ["x" * 100, {"y": [[1]]}], "itls": [[1.0, 3.0], [], [2.0]], "after": 1}).encode()
+    data = json.dumps({"generated_texts": ["x" * 100, {"y": [[1]]}], "itls": [[1.0, 3.0] * 5, [], [2.0]], "after": 1}).encode()
     ((_, found),) = json_values(io.BytesIO(data), LIMITS)
     assert set(found) == {"itls", "after"}
     spread = found["itls"][0]
-    assert (spread.count, spread.total, spread.smallest, spread.largest) == (2, 4.0, 1.0, 3.0)
+    assert (spread.count, spread.total, spread.smallest, spread.largest) == (10, 20.0, 1.0, 3.0)
+    assert list(found["itls"][2]) == [2.0]
 
 
 def test_one_line_stops_at_its_end():
