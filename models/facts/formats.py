@@ -46,10 +46,13 @@ class KvFormat:
     latent_only: bool = False
 
     def vector_bytes(self, dim: int) -> int:
-        """Bytes of one cached vector of ``dim`` elements."""
+        """Bytes of one cached vector of ``dim`` elements; blocks never straddle vectors."""
         if dim == 0:
             return 0
-        return -(-dim * self.bits // 8) + self.scale_bytes * (-(-dim // self.group) if self.group else 1)
+        if self.group and dim % self.group:
+            why = f"blocks of {self.group} do not divide a vector of {dim}"
+            raise NotCoveredError(why, path="kv_format", value=self.name, way_out="choose bf16 or fp8_e4m3")
+        return -(-dim * self.bits // 8) + self.scale_bytes * (dim // self.group if self.group else 1)
 
 
 KV_FORMATS: dict[str, KvFormat] = {

@@ -8,8 +8,7 @@ from typing import Any
 
 from models.errors import FileFormatError
 
-LARGEST_CONFIG = 64 << 20  # bytes; the largest real one (every expert listed) has 3 MB
-DEEPEST = 64
+LARGEST_CONFIG = 16 << 20  # bytes; the largest real one (every expert listed) has 3 MB
 
 
 def read_json_object(path: Path, limit: int = LARGEST_CONFIG) -> dict[str, Any]:
@@ -26,27 +25,13 @@ def read_json_object(path: Path, limit: int = LARGEST_CONFIG) -> dict[str, Any]:
 
 
 def parse_json_object(raw: bytes, path: str) -> dict[str, Any]:
-    """Decode one JSON object of bounded depth."""
-    check_depth(raw, path)
+    """Decode one JSON object; the parser itself stops at the interpreter's depth limit."""
     try:
         found = json.loads(raw)
-    except (ValueError, RecursionError) as cause:
+    except RecursionError as cause:
+        raise FileFormatError("nested too deeply", path=path, value="over a thousand levels", way_out="give a real config.json") from cause
+    except ValueError as cause:
         raise FileFormatError("not valid JSON", path=path, value=str(cause).splitlines()[0], way_out="repair the file") from cause
     if not isinstance(found, dict):
         raise FileFormatError("expected a JSON object", path=path, value=type(found).__name__, way_out="give a config.json")
     return found
-
-
-def check_depth(raw: bytes, path: str) -> None:
-    """Refuse nesting deeper than ``DEEPEST`` before the parser sees it (brackets in strings can only overcount)."""
-    if raw.count(b"[") + raw.count(b"{") <= DEEPEST:
-        return
-    depth = deepest = 0
-    for byte in raw.translate(None, delete=_NOT_BRACKETS):
-        depth += 1 if byte in b"[{" else -1
-        deepest = max(deepest, depth)
-        if deepest > DEEPEST:
-            raise FileFormatError("nested too deeply", path=path, value=f"over {DEEPEST} levels", way_out="give a real config.json")
-
-
-_NOT_BRACKETS = bytes(b for b in range(256) if b not in b"[]{}")

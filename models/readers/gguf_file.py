@@ -6,10 +6,11 @@ each tensor. Only the header is read; every count and length is checked against 
 
 from __future__ import annotations
 
+import mmap
 import struct
 from itertools import groupby
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from models.describe.architecture import Architecture, Ffn, LayerGroup, Role, Split, StoredFormat, Tensor
 from models.errors import FileFormatError, NotCoveredError
@@ -49,17 +50,24 @@ _KEYS = {
 
 
 class _Reader:
-    """Sequential reads that fail on the first byte that is not there."""
+    """Sequential reads of a mapped file that fail on the first byte that is not there."""
 
-    def __init__(self, file: BinaryIO, path: str, size: int) -> None:
-        self.file, self.path, self.size = file, path, size
+    def __init__(self, data: mmap.mmap, path: str) -> None:
+        self.data, self.path, self.size, self.at = data, path, len(data), 0
 
     def take(self, count: int) -> bytes:
-        if count > self.size - self.file.tell():
+        start = self.skip(count)
+        return self.data[start : self.at]
+
+    def skip(self, count: int) -> int:
+        """Step over ``count`` bytes; returns where they start."""
+        start = self.at
+        if count > self.size - start:
             raise FileFormatError(
                 "the GGUF header is cut short", path=self.path, value=f"{count} bytes wanted", way_out="download the file again"
             )
-        return self.file.read(count)
+        self.at = start + count
+        return start
 
     def number(self, kind: str) -> Any:
         return struct.unpack("<" + kind, self.take(struct.calcsize("<" + kind)))[0]
@@ -88,16 +96,18 @@ class _Reader:
         if item != _TEXT:
             raise FileFormatError("nested metadata array", path=self.path, value=item, way_out="download the file again")
         for _ in range(count):
-            self.take(self.count(LONGEST_TEXT, "characters"))
+            length = int.from_bytes(self.take(8), "little")
+            self.skip(length)
         return count
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], list[tuple[str, tuple[int, ...], int]]]:
     """(metadata, [(tensor name, dimensions, ggml type)])."""
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            return _read(_Reader(file, str(path), size))
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _read(_Reader(data, str(path)))
+    except ValueError as cause:  # an empty file cannot be mapped
+        raise FileFormatError("not a GGUF file", path=str(path), value="empty", way_out="download the file again") from cause
     except OSError as cause:
         raise FileFormatError("cannot read the file", path=str(path), value=cause.strerror, way_out="check the path") from cause
 

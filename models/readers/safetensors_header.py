@@ -11,7 +11,7 @@ from typing import Any
 from models.errors import FileFormatError
 from models.readers.files import parse_json_object, read_json_object
 
-LARGEST_HEADER = 100 << 20  # the format's own limit
+LARGEST_HEADER = 32 << 20  # bytes; the largest real ones have a few MB
 MOST_FILES = 4096
 INDEX = "model.safetensors.index.json"
 _WAY_OUT = "download the file again"
@@ -24,7 +24,12 @@ def header_bytes(path: Path) -> dict[str, int]:
         start = file.read(8)
         length = int.from_bytes(start, "little")
         if len(start) < 8 or length > min(size - 8, LARGEST_HEADER):
-            raise FileFormatError("the safetensors header claims more than the file holds", path=str(path), value=length, way_out=_WAY_OUT)
+            raise FileFormatError(
+                "the safetensors header claims more than the file holds or than any model needs",
+                path=str(path),
+                value=length,
+                way_out=_WAY_OUT,
+            )
         header = parse_json_object(file.read(length), str(path))
     found: dict[str, int] = {}
     end = 0
