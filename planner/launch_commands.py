@@ -29,7 +29,8 @@ def context_of(case: Case, configuration: Configuration) -> LaunchContext:
         layer_bytes=facts.layer_bytes(architecture, tp=tp), gpu_memory_utilization=case.scenario.engine.gpu_memory_utilization,
         kv_pool_bytes=pool, kv_pool_tokens=None if pool is None else pool // per_token, block_tokens=case.scenario.engine.block_tokens,
         draft_model=given.draft_model if given else None,
-        checkpoints={name: variant.name for name, variant in case.weights.items()},
+        checkpoints={name: variant.name for name, variant in case.weights.items()}, stored_format=case.stored_format,
+        family=architecture.family,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ def launchable(case: Case, configuration: Configuration) -> dict[str, bool | str
     found: dict[str, bool | str] = {}
     for name in engine_names():
         engine = case.engine if name == case.engine.name else load_engine(name)
-        reasons = not_launchable(configuration, engine)
+        reasons = not_launchable(configuration, engine, case.architecture.family)
         found[name] = "; ".join(reasons) if reasons else True
     return found
 
@@ -35,6 +35,6 @@ def launchable_branches(grid: Grid) -> npt.NDArray[np.bool_]:
                 known[key] = True
             else:
                 cell = Cell(branch, int(grid.b[0]), int(grid.a[-1]), int(grid.c[-1]), o)
-                known[key] = not not_launchable(grid.configuration(cell), grid.case.engine)
+                known[key] = not not_launchable(grid.configuration(cell), grid.case.engine, grid.case.architecture.family)
         found[branch] = known[key]
     return found
