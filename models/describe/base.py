@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
-from pydantic_core import PydanticCustomError
 
 from models import units
 from models.errors import InputError, UnitError, UnknownNameError
@@ -34,8 +33,8 @@ def first_problem(cls: type[BaseModel], error: ValidationError, path: str = "") 
     where = ".".join([path, *(str(part) for part in problem["loc"])] if path else [str(part) for part in problem["loc"]])
     context = problem.get("ctx", {})
     cause = context.get("error")
-    if isinstance(cause, InputError):
-        return type(cause)(cause.message, path=where, value=cause.value, way_out=cause.way_out)
+    if isinstance(cause, _UnitProblemError):
+        return UnitError(cause.error.message, path=where, value=cause.error.value, way_out=cause.error.way_out)
     if problem["type"] == "extra_forbidden":
         known = field_names(cls, problem["loc"][:-1])
         return UnknownNameError.suggest("field", str(problem["loc"][-1]), known, path=where)
@@ -66,12 +65,20 @@ def _model_in(annotation: Any) -> Any:
     return None
 
 
+class _UnitProblemError(ValueError):
+    """Carries a ``UnitError`` through pydantic, which knows only ``ValueError``."""
+
+    def __init__(self, error: UnitError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
 def _checked(parse: Any) -> BeforeValidator:
     def run(value: Any) -> Any:
         try:
             return parse(value)
         except UnitError as error:
-            raise PydanticCustomError("unit", "{message}", {"message": error.message, "error": error}) from None
+            raise _UnitProblemError(error) from None
 
     return BeforeValidator(run)
 

@@ -31,14 +31,14 @@ NEVER = np.int64(1 << 50)
 
 def microseconds(seconds: Floats) -> Ints:
     """Whole microseconds, rounded up (a billionth of slack absorbs the last bits of a float)."""
-    return np.asarray(np.ceil(seconds * 1e6 - 1e-3), dtype=np.int64)
+    return np.asarray(np.ceil(seconds * 1e6 - 1e-3)).astype(np.int64)
 
 
 def with_copies(compute: Ints, steps: Ints, k: Columns, o: Ints) -> Ints:
     """A phase with ``o`` layers offloaded, copies overlapped as far as the buffers allow."""
     copies = steps * (o * np.where(o > 0, k.copy_us_per_layer, 0))
     serial = np.where(k.buffers == 1, -(-(compute * o) // k.model_layers), 0)
-    return np.maximum(compute, copies + serial)
+    return np.asarray(np.maximum(compute, copies + serial))
 
 
 @dataclass(frozen=True)
