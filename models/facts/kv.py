@@ -71,27 +71,25 @@ def windowed_kv(arch: Architecture, kv_format_name: str = "bf16", tp: int = 1) -
 
 def kv_bytes_per_token_below_window(arch: Architecture, kv_format_name: str = "bf16", tp: int = 1) -> int:
     """Bytes a token of all layers with KV, while the sequence is shorter than every window."""
-    return _growing_bytes(arch, kv_format(kv_format_name), tp) + sum(w.bytes_per_token for w in windowed_kv(arch, kv_format_name, tp))
+    return kv_bytes_per_token(arch, kv_format_name, tp) + sum(w.bytes_per_token for w in windowed_kv(arch, kv_format_name, tp))
+
+
+def _indexer_keys(arch: Architecture, indexer_format: str) -> dict[int, int]:
+    """{tokens of one key: bytes of one key over all layers that keep keys}."""
+    found: dict[int, int] = {}
+    for group in arch.layers:
+        indexer = group.attention.indexer if group.attention else None
+        if indexer and indexer.stores_keys:
+            size = (
+                indexer.dim + 4 * -(-indexer.dim // 128) if indexer_format == "fp8" else kv_format(indexer_format).vector_bytes(indexer.dim)
+            )
+            found[indexer.tokens_per_key] = found.get(indexer.tokens_per_key, 0) + group.count * size
+    return found
 
 
 def indexer_bytes_per_token(arch: Architecture, indexer_format: str = "bf16") -> int:
     """Indexer keys a token (replicated on every rank). ``fp8``: one byte an element and an FP32 scale for each 128 (DeepSeek-V3.2)."""
-    stored = KvFormat("indexer_fp8", 8, scale_bytes=4, group=128) if indexer_format == "fp8" else kv_format(indexer_format)
-    found = 0
-    for group in arch.layers:
-        indexer = group.attention.indexer if group.attention else None
-        if indexer and indexer.stores_keys and indexer.tokens_per_key == 1:
-            found += group.count * stored.vector_bytes(indexer.dim)
-    return found
-
-
-def _compressed_indexer_bytes(arch: Architecture, tokens: int, stored: KvFormat) -> int:
-    found = 0
-    for group in arch.layers:
-        indexer = group.attention.indexer if group.attention else None
-        if indexer and indexer.stores_keys and indexer.tokens_per_key > 1:
-            found += group.count * (tokens // indexer.tokens_per_key) * stored.vector_bytes(indexer.dim)
-    return found
+    return sum(size // tokens for tokens, size in _indexer_keys(arch, indexer_format).items())
 
 
 def _state_bytes(state: RecurrentState, tp: int) -> int:
@@ -107,8 +105,9 @@ def state_bytes_per_sequence(arch: Architecture, tp: int = 1) -> int:
 
 def kv_bytes(arch: Architecture, tokens: int, kv_format_name: str = "bf16", tp: int = 1) -> int:
     """Everything that one sequence of ``tokens`` tokens holds on one rank: KV, indexer keys and state."""
-    found = tokens * (_growing_bytes(arch, kv_format(kv_format_name), tp) + indexer_bytes_per_token(arch))
+    found = tokens * _growing_bytes(arch, kv_format(kv_format_name), tp) + state_bytes_per_sequence(arch, tp)
+    found += sum(tokens // each * size for each, size in _indexer_keys(arch, "bf16").items())
     for w in windowed_kv(arch, kv_format_name, tp):
         found += min(tokens, w.window) * w.bytes_per_token
         found += (tokens // w.compress_ratio) * w.compressed_bytes_per_entry if w.compress_ratio else 0
-    return found + _compressed_indexer_bytes(arch, tokens, kv_format("bf16")) + state_bytes_per_sequence(arch, tp)
+    return found

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from models.describe.architecture import Attention, Ffn, Indexer, RecurrentState
-from models.errors import ContradictionError
+from models.errors import ContradictionError, FileFormatError
 from models.readers import plan
 from models.readers.attention import Grouped, Latent, grouped_attention, latent_attention
 from models.readers.compressed import compressed_attention, hyper_connections
@@ -35,6 +35,7 @@ def build_layer(config: Keys, family: Family, slot: Slot) -> Layer:
     tensors: Tensors = ()
     if slot.mixer == "linear" or family.both:
         state, tensors = recurrent_layer(config, family.state, family.state_prefix, split=family.split_projections)
+        state = replace(state, recurrent_bits=state_bits(config))
     if slot.mixer not in ("linear", "none"):
         attention, more = build_attention(config, family, slot)
         tensors += more
@@ -46,6 +47,15 @@ def build_layer(config: Keys, family: Family, slot: Slot) -> Layer:
     if family.special == "compressed":
         tensors += hyper_connections(config, ("hc_attn", "hc_ffn"))
     return Layer(attention, state, ffn, tensors)
+
+
+def state_bits(config: Keys) -> int:
+    """Bits of a recurrent state's element: FP32 unless the configuration asks for less."""
+    kind = config.text("mamba_ssm_cache_dtype") or config.text("mamba_ssm_dtype") or "float32"
+    bits = {"float32": 32, "bfloat16": 16, "float16": 16}.get(kind.removeprefix("torch."))
+    if bits is None:
+        raise FileFormatError("unknown dtype", path=config.where("mamba_ssm_dtype"), value=kind, way_out="float32, bfloat16 or float16")
+    return bits
 
 
 def layer_norms(config: Keys, family: Family, slot: Slot) -> tuple[str, ...]:

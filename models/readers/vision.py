@@ -190,6 +190,19 @@ def _minimax(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
     )
 
 
+def _pixtral(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
+    """Pixtral as in Mistral 3: no biases, rotary positions, a patch merger before the projector."""
+    d, width = v.number("hidden_size"), v.number("intermediate_size")
+    block = _norm("attention_norm", d, bias=False) + _norm("ffn_norm", d, bias=False) + _separate_qkv(d, "o_proj", bias=False)
+    block += [("gate_proj", width, d), ("up_proj", width, d), ("down_proj", d, width)]
+    top = [("patch_conv", d, v.number("vision_channels", default=3) * v.number("patch_size") ** 2), ("ln_pre", d, 1)]
+    merge, bias = v.number("spatial_merge_size", default=2) ** 2, v.flag("multimodal_projector_bias")
+    projector = [("norm", d, 1), ("patch_merger.merging_layer", d, merge * d)]
+    projector += _linear("linear_1", text_hidden, d, bias=bias) + _linear("linear_2", text_hidden, text_hidden, bias=bias)
+    found = _tensors("vision_tower", top) + _tensors("vision_tower.layers", block, v.number("layers"))
+    return found + _tensors("multi_modal_projector", projector)
+
+
 def _step(v: Keys, text_hidden: int) -> tuple[Tensor, ...]:
     """Step-3.7's tower: scaled residuals, two strided convolutions that double the width each."""
     d, patch = v.number("width", default=v.number("hidden_size", default=1536)), v.number("patch_size", default=14)
@@ -217,6 +230,7 @@ _TOWERS: dict[str, Callable[[Keys, int], tuple[Tensor, ...]]] = {
     "qwen3_vl_moe": _qwen3_vl,
     "qwen3_5": _qwen3_vl,
     "qwen3_5_moe": _qwen3_vl,
+    "mistral3": _pixtral,
     "gemma3": _siglip,
     "gemma4": _gemma4,
     "llama4": _llama4,
@@ -244,4 +258,5 @@ def vision_tensors(top: Keys, text_hidden: int) -> tuple[tuple[Tensor, ...], tup
         raise ContradictionError(
             f"{heads} heads do not divide a width of {width}", path=tower.path, way_out="correct the vision configuration"
         )
-    return build(tower, text_hidden), ()
+    beside = {key: top.values[key] for key in ("spatial_merge_size", "multimodal_projector_bias") if key in top.values}
+    return build(Keys({**beside, **tower.values}, tower.path) if beside else tower, text_hidden), ()
