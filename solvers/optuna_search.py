@@ -1,0 +1,168 @@
+"""The only door to Optuna: a seeded search over mixed variables, in batches, with constraints and early stopping.
+
+Batches have a fixed size whatever the number of workers, are asked together and told in order, so the same seed gives the same answer
+on one core and on many. Seeds (the exact solver's best configurations) are the first trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+BATCH = 4
+VIOLATION = "violation"
+
+
+@dataclass(frozen=True)
+class Range:
+    """Integers low, low + step, … up to high; ``log`` where ratios matter more than differences."""
+
+    low: int
+    high: int
+    step: int = 1
+    log: bool = False
+
+
+Domain = Range | tuple[Any, ...]
+Choice = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TrialOutcome:
+    """Objective values to minimise; ``violation`` 0 when every deadline holds, else how much is missing; ``pruned`` early."""
+
+    values: tuple[float, ...]
+    violation: float
+    pruned: bool = False
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """Feasible trials that no other beats (one for a single objective), and the best value so far after each trial."""
+
+    front: tuple[tuple[Choice, TrialOutcome], ...]
+    history: tuple[tuple[int, float], ...]
+    tried: int
+    pruned: int
+
+
+Progress = Callable[[int, int, float | None], None]
+"""Called with (done, of, best value so far)."""
+
+
+def search(
+    domains: Mapping[str, Domain],
+    evaluate: Callable[[Choice], TrialOutcome],
+    *,
+    seeds: Sequence[Choice] = (),
+    trials: int,
+    seed: int,
+    executor: Executor,
+    objectives: int = 1,
+    progress: Progress | None = None,
+) -> SearchResult:
+    """Minimise ``evaluate`` over ``domains``; a choice that was tried before is not simulated again."""
+    study = _study(seed, objectives)
+    for first in seeds:
+        study.enqueue_trial(_encoded(domains, first), skip_if_exists=True)
+    known: dict[tuple[tuple[str, Any], ...], TrialOutcome] = {}
+    ledger = _Ledger(objectives)
+    done = 0
+    while done < trials:
+        asked = [study.ask(_distributions(domains)) for _ in range(min(BATCH, trials - done))]
+        choices = [_decoded(domains, trial) for trial in asked]
+        fresh = {_key(c): c for c in choices if _key(c) not in known}
+        known.update(zip(fresh, executor.map(evaluate, fresh.values()), strict=True))
+        for trial, choice in zip(asked, choices, strict=True):
+            outcome = known[_key(choice)]
+            _tell(study, trial, outcome)
+            ledger.add(done, choice, outcome)
+            done += 1
+        if progress is not None:
+            progress(done, trials, ledger.best)
+    return SearchResult(tuple(ledger.front), tuple(ledger.history), done, ledger.pruned)
+
+
+class _Ledger:
+    """Best so far and the undominated feasible trials, in the order they were told."""
+
+    def __init__(self, objectives: int) -> None:
+        self.objectives = objectives
+        self.front: list[tuple[Choice, TrialOutcome]] = []
+        self.history: list[tuple[int, float]] = []
+        self.best: float | None = None
+        self.pruned = 0
+
+    def add(self, number: int, choice: Choice, outcome: TrialOutcome) -> None:
+        self.pruned += outcome.pruned
+        if outcome.pruned or outcome.violation > 0:
+            return
+        if self.best is None or outcome.values[0] < self.best:
+            self.best = outcome.values[0]
+            self.history.append((number, self.best))
+        if any(_not_worse(other.values, outcome.values) for _, other in self.front):
+            return
+        self.front = [(c, o) for c, o in self.front if not _not_worse(outcome.values, o.values)]
+        self.front.append((choice, outcome))
+
+
+def _not_worse(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return all(a <= b for a, b in zip(one, other, strict=True))
+
+
+def _study(seed: int, objectives: int) -> optuna.Study:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler: optuna.samplers.BaseSampler
+    if objectives == 1:
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=16, constant_liar=True, constraints_func=_constraint)
+    else:
+        sampler = optuna.samplers.NSGAIISampler(seed=seed, population_size=24, constraints_func=_constraint)
+    return optuna.create_study(directions=["minimize"] * objectives, sampler=sampler)
+
+
+def _constraint(trial: FrozenTrial) -> tuple[float, ...]:
+    return (float(trial.user_attrs.get(VIOLATION, 1.0)),)
+
+
+def _tell(study: optuna.Study, trial: Trial, outcome: TrialOutcome) -> None:
+    trial.set_user_attr(VIOLATION, outcome.violation)
+    if outcome.pruned:
+        study.tell(trial, state=TrialState.PRUNED)
+    else:
+        study.tell(trial, list(outcome.values))
+
+
+def _distributions(domains: Mapping[str, Domain]) -> dict[str, BaseDistribution]:
+    """Categories are told to Optuna by their position, since it takes only plain values."""
+    found: dict[str, BaseDistribution] = {}
+    for name, domain in domains.items():
+        if isinstance(domain, Range):
+            found[name] = IntDistribution(domain.low, domain.high, step=domain.step, log=domain.log and domain.step == 1)
+        else:
+            found[name] = CategoricalDistribution(list(range(len(domain))))
+    return found
+
+
+def _encoded(domains: Mapping[str, Domain], choice: Choice) -> dict[str, int]:
+    found = {}
+    for name, domain in domains.items():
+        if isinstance(domain, Range):
+            steps = round((min(max(choice[name], domain.low), domain.high) - domain.low) / domain.step)
+            found[name] = domain.low + steps * domain.step
+        else:
+            found[name] = domain.index(choice[name])
+    return found
+
+
+def _decoded(domains: Mapping[str, Domain], trial: Trial) -> Choice:
+    return {n: trial.params[n] if isinstance(d, Range) else d[trial.params[n]] for n, d in domains.items()}
+
+
+def _key(choice: Choice) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(choice.items(), key=lambda item: item[0]))
