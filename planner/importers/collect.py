@@ -11,8 +11,9 @@ from typing import Any
 
 from models.errors import FileFormatError, GoodputError
 from models.units import format_bytes
-from planner.importers import aiperf, csv_table
+from planner.importers import aiperf, csv_table, request_list
 from planner.importers.common import Draft, MeasurementError, Origin, content_hash, finish, first_complaint
+from planner.importers.console import Console
 from planner.importers.detect import Layout, format_of, layout_of, wrapped
 from planner.importers.facts import apply_known, check_known, missing_facts, option_of, set_known_facts
 from planner.importers.llama_server import LlamaServerLog
@@ -57,6 +58,8 @@ class _Import:
 
     def record(self, draft: Draft, origin: Origin) -> Event:
         """The checked record of a draft, or the duplicate that it is."""
+        if draft.problem is not None:
+            raise draft.problem
         digest = content_hash(draft)
         place = f"{origin.file}{':' + str(origin.line) if origin.line else ''}{' ' + draft.where if draft.where else ''}"
         first = self.seen.get(digest) or ("stored" if self.stored(digest) else None)
@@ -223,7 +226,7 @@ def _document(stream: Any, path: Path, origin: Origin, work: _Import) -> Iterato
 
 
 def _json_lines(stream: Any, path: Path, origin: Origin, work: _Import) -> Iterator[Event]:
-    requests: aiperf.RequestLines | None = None
+    requests = _RequestLines()
     number = 0
     while True:
         number += 1
@@ -231,10 +234,7 @@ def _json_lines(stream: Any, path: Path, origin: Origin, work: _Import) -> Itera
         at = Origin(origin.file, origin.sha256, number, "", origin.folder)
         try:
             for _, value in json_values(line, work.limits):
-                if isinstance(value, Mapping) and aiperf.matches_request(value):
-                    requests = requests or aiperf.RequestLines()
-                    requests.add(value)
-                else:
+                if not requests.take(value):
                     yield from _value(value, path, at, work, 0)
         except UnreadableError:
             raise
@@ -244,8 +244,36 @@ def _json_lines(stream: Any, path: Path, origin: Origin, work: _Import) -> Itera
         line.drain()
         if line.at_end:
             break
-    if requests is not None:
-        yield from _draft(requests.draft(), path, origin, work, 0)
+    for draft in requests.drafts(origin.folder):
+        yield from _draft(draft, path, origin, work, 0)
+
+
+class _RequestLines:
+    """Lines that each hold one request of the same run."""
+
+    def __init__(self) -> None:
+        self._aiperf: aiperf.RequestLines | None = None
+        self._stamped: request_list.StampedLines | None = None
+
+    def take(self, value: Any) -> bool:
+        """Add the line to its run; False when it is something else."""
+        if not isinstance(value, Mapping):
+            return False
+        if aiperf.matches_request(value):
+            self._aiperf = self._aiperf or aiperf.RequestLines()
+            self._aiperf.add(value)
+        elif request_list.matches_line(value):
+            self._stamped = self._stamped or request_list.StampedLines()
+            self._stamped.add(value)
+        else:
+            return False
+        return True
+
+    def drafts(self, folder: Path | None) -> Iterator[Draft]:
+        if self._aiperf is not None:
+            yield self._aiperf.draft()
+        if self._stamped is not None:
+            yield self._stamped.draft(folder)
 
 
 def _value(value: Any, path: Path, origin: Origin, work: _Import, occurrence: int) -> Iterator[Event]:
@@ -291,10 +319,14 @@ def _table(stream: Any, origin: Origin, work: _Import) -> Iterator[Event]:
 
 
 def _log(stream: Any, origin: Origin, work: _Import, *, metrics: bool) -> Iterator[Event]:
-    readers: list[Any] = [PrometheusDump()] if metrics else [VllmLog(), SglangLog(), LlamaServerLog()]
+    readers: list[Any] = [PrometheusDump()] if metrics else [VllmLog(), SglangLog(), LlamaServerLog(), Console()]
     for number, line in text_lines(stream, work.limits):
         for reader in readers:
-            reader.feed(number, line)
+            try:
+                reader.feed(number, line)
+            except GoodputError as error:
+                yield Refusal(file=origin.file, line=number, reason=_reason(error))
+                return
     found = [draft for reader in readers for draft in reader.drafts()]
     if not found:
         yield Refusal(file=origin.file, line=1, reason="no known result format (neither JSON nor a table nor a log with known lines)")

@@ -53,6 +53,7 @@ class Draft:
     needs: tuple[str, ...] = ("model", "engine", "device", "tensor_parallel")
     where: str = ""
     line: int | None = None
+    problem: InputError | None = None  # found while the lines around it could still be read; raised when the run is recorded
     coarse: bool = False  # numbers so rounded that the settings belong to the identity of the run
 
 

@@ -6,7 +6,8 @@ The map goes from what a column means to the column's name, with a unit where th
 
 Targets: the fields of ``RunSetup`` and ``Workload``; ``ttft``, ``tpot``, ``itl``, ``e2e`` (``.p50``, ``.p99``, …, default mean); rates and
 other fields of ``ServingObservation``; ``step.seconds``, ``step.sequences``, ``step.new_tokens``, ``step.context_tokens``,
-``step.kind`` (totals over the sequences). Without a map, columns whose names say what and in which unit are taken.
+``step.kind`` (totals over the sequences), or ``step.composition`` (``sequence:new:context`` of each, divided by ``;`` or spaces).
+Without a map, columns whose names say what and in which unit are taken.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _TIMES = ("ttft", "tpot", "itl", "e2e")
 _COUNTS = frozenset({"completed", "failed", "preemptions", "windows"})
 _NUMBERS = frozenset({"prompt_tokens", "output_tokens", "shared_prefix_tokens", "rate", "burstiness"})
 _WHOLE = frozenset({"requests", "concurrency"})
-_STEP = ("step.seconds", "step.sequences", "step.new_tokens", "step.context_tokens", "step.kind", "step.repeats")
+_STEP = ("step.seconds", "step.sequences", "step.new_tokens", "step.context_tokens", "step.kind", "step.repeats",
+         "step.composition")  # fmt: skip
 _MEASURED = (*_TIMES, "output_tokens_per_s", "requests_per_s", "total_tokens_per_s")
 _RATES = tuple(name for name in ServingObservation.model_fields if name not in {*_TIMES, "acceptance_by_position"})
 _TARGETS = (*_TIMES, *_STEP, *_RATES, *RunSetup.model_fields, *Workload.model_fields, "measured_at")
@@ -173,7 +175,7 @@ def _enter(draft: Draft, found: dict[str, Any], step: dict[str, Any], target: st
     if metric in _TIMES:
         found.setdefault(metric, {})[statistic or "mean"] = number(raw, target) * scale
     elif metric == "step":
-        step[statistic] = raw if statistic == "kind" else number(raw, target) * scale
+        step[statistic] = raw if statistic in {"kind", "composition"} else number(raw, target) * scale
     elif target in _NUMBERS:
         draft.workload[target] = number(raw, target)
     elif target in _WHOLE or target in _COUNTS:
@@ -192,6 +194,8 @@ def _enter(draft: Draft, found: dict[str, Any], step: dict[str, Any], target: st
 
 
 def _step(step: Mapping[str, Any]) -> StepObservation:
+    if "composition" in step:
+        return _composed(step)
     sequences = int(step.get("sequences", 1))
     new = step.get("new_tokens", float(sequences))
     group = SequenceGroup(sequences=sequences, new_tokens=new, context_tokens=step.get("context_tokens"))
@@ -199,3 +203,17 @@ def _step(step: Mapping[str, Any]) -> StepObservation:
     return StepObservation(kind=kind, groups=(group,), seconds=step["seconds"], repeats=int(step.get("repeats", 1)))
 
 
+def _composed(step: Mapping[str, Any]) -> StepObservation:
+    """A step whose sequences are listed one by one; equal ones are put together."""
+    alike: dict[tuple[float, float], int] = {}
+    for written in str(step["composition"]).replace(";", " ").split():
+        parts = written.split(":")
+        if len(parts) != 3:
+            raise MeasurementError("is not sequence:new:context", path="step.composition", value=written)
+        shape = (number(parts[1], "step.composition"), number(parts[2], "step.composition"))
+        alike[shape] = alike.get(shape, 0) + 1
+    groups = tuple(SequenceGroup(sequences=n, new_tokens=new * n, context_tokens=old * n) for (new, old), n in alike.items())
+    wide = sum(1 for new, _ in alike if new > 1)
+    kind = StepKind.DECODE if not wide else StepKind.PREFILL if wide == len(alike) else StepKind.MIXED
+    repeats = int(step.get("repeats", 1))
+    return StepObservation(kind=StepKind(step.get("kind", kind)), groups=groups, seconds=step["seconds"], repeats=repeats)

@@ -16,6 +16,7 @@ from planner.importers import (
     llama_bench,
     llama_server,
     prometheus,
+    request_list,
     sglang_one_batch,
     sglang_serving,
     trtllm,
@@ -57,10 +58,13 @@ FORMATS = (
     JsonFormat(sglang_one_batch.NAME, sglang_one_batch.matches, sglang_one_batch.drafts),
     JsonFormat(vllm_serve.NAME, vllm_serve.matches, vllm_serve.drafts),
     JsonFormat(inferencex.NAME, inferencex.matches, inferencex.drafts),
+    JsonFormat(request_list.NAME, request_list.matches, request_list.drafts),
     JsonFormat("vllm bench latency or throughput", vllm_offline.matches, vllm_offline.drafts),
 )
 _NAME = re.compile(r"^\"?[^\n=:;]{0,60}\"?$")
-_LOG_LINE = re.compile(r"\b(INFO|WARNING|DEBUG|ERROR)\b|^slot |^\[\d{4}-\d\d-\d\d|llama_|srv +\w|eval time =|batch[.,] #", re.MULTILINE)
+_LOG_LINE = re.compile(
+    r"\b(INFO|WARNING|DEBUG|ERROR)\b|^slot |^\[\d{4}-\d\d-\d\d|llama_|srv +\w|eval time =|batch[.,] #|^=+ ?[A-Z]", re.MULTILINE
+)
 
 
 def layout_of(head: bytes, columns: Mapping[str, str] | None) -> Layout:

@@ -111,6 +111,15 @@ def set_facts(draft: Draft, facts: Mapping[str, Any]) -> None:
         set_fact(draft, name, value)
 
 
+def note_facts(draft: Draft, facts: Mapping[str, Any]) -> None:
+    """Enter many flags that a log mentions; one that is not understood is a warning, for the rest of the log still holds."""
+    for name, value in facts.items():
+        try:
+            set_fact(draft, name, value)
+        except InputError as error:
+            draft.warnings.append(f"a flag of the log is not understood: {error}")
+
+
 def _convert(target: str, value: Any, key: str) -> Any:
     if target in _BOOL:
         return None if value is None else _as_bool(value, key)

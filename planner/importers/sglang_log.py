@@ -13,7 +13,7 @@ from typing import Any
 
 from models.units import GIB
 from planner.importers.common import Draft, fraction
-from planner.importers.facts import is_engine_fact, set_fact
+from planner.importers.facts import is_engine_fact, note_facts
 from planner.importers.flat import serving
 from planner.records import Arrival, MemoryObservation
 
@@ -89,7 +89,7 @@ class SglangLog:
     def _arguments(self, line: str) -> None:
         for key, raw in _ARGUMENTS.findall(line.partition("server_args=")[2]):
             if is_engine_fact(key):
-                set_fact(self._draft, key, raw.strip("'"))
+                note_facts(self._draft, {key: raw.strip("'")})
 
     def _memory(self, line: str) -> bool:
         where = _RANK.search(line)

@@ -16,7 +16,7 @@ from typing import Any
 from models.errors import UnitError
 from models.units import GIB
 from planner.importers.common import MILLI, Draft, fraction
-from planner.importers.facts import set_fact, set_facts
+from planner.importers.facts import note_facts
 from planner.importers.flat import serving
 from planner.importers.plausible import check_step
 from planner.records import Arrival, MemoryObservation, SequenceGroup, StepKind, StepObservation
@@ -111,15 +111,10 @@ class VllmLog:
             version = re.search(r"engine \(v([^)]+)\)", line)
             for key, raw in _CONFIG.findall(line.partition("with config:")[2]):
                 if key in _CONFIG_KEYS and raw != "None":
-                    self._fact({"max_seq_len": "max_model_len", "dtype": "precision"}.get(key, key), raw.strip("'").removeprefix("torch."))
+                    name = {"max_seq_len": "max_model_len", "dtype": "precision"}.get(key, key)
+                    note_facts(self._draft, {name: raw.strip("'").removeprefix("torch.")})
         if version is not None:
             self._draft.setup["engine_version"] = version.group(1).removeprefix("v")
-
-    def _fact(self, key: str, raw: Any) -> None:
-        try:
-            set_fact(self._draft, key, raw)
-        except ValueError:
-            self._draft.warnings.append(f"{key} in the log is not understood")
 
     def _arguments(self, line: str) -> None:
         try:
@@ -128,7 +123,7 @@ class VllmLog:
             self._draft.warnings.append("the non-default args of the log are not understood")
             return
         if isinstance(found, dict):
-            set_facts(self._draft, {str(key): raw for key, raw in found.items() if key not in {"host", "port", "api_key", "model_tag"}})
+            note_facts(self._draft, {str(key): raw for key, raw in found.items() if key not in {"host", "port", "api_key", "model_tag"}})
             if "model_tag" in found:
                 self._draft.setup.setdefault("model", str(found["model_tag"]))
 

@@ -176,6 +176,19 @@ def test_prometheus(tmp_path):
     assert run.setup.model == "m"
 
 
+def test_prometheus_with_a_broken_line_names_it(tmp_path):
+    report = import_paths([log(tmp_path, METRICS.replace("} 11.0", "} eleven"))])
+    assert not report.imported
+    assert "eleven" in METRICS.replace("} 11.0", "} eleven").splitlines()[report.refused[0].line - 1]
+
+
+def test_a_flag_that_is_not_understood_costs_only_a_warning(tmp_path):
+    run = one(log(tmp_path, (DATA / "vllm_0.12.log").read_text().replace("tensor_parallel_size=1", "tensor_parallel_size=many")))
+    assert run.memory[0].kv_pool_tokens == 51456
+    assert any("tensor_parallel_size" in warning for warning in run.warnings)
+    assert "tensor_parallel" in run.missing
+
+
 def test_prometheus_idle_server_still_tells_its_pool(tmp_path):
     idle = "\n".join(line for line in METRICS.splitlines() if "seconds" not in line and "request_prompt" not in line)
     run = one(log(tmp_path, idle))
