@@ -56,9 +56,7 @@ def drafts(value: Mapping[str, Any], origin: Origin) -> Iterator[Draft]:
     yield draft
 
 
-def _observation(
-    successes: Mapping[str, Any], load: Mapping[str, Any], draft: Draft, completed: int, failed: int | None
-) -> dict[str, Any]:
+def _observation(successes: Mapping[str, Any], load: Mapping[str, Any], draft: Draft, completed: int, failed: int | None) -> dict[str, Any]:
     times = successes.get("latency")
     times = times if isinstance(times, Mapping) else {}
     found: dict[str, Any] = {"completed": completed, "failed": failed}

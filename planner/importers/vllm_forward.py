@@ -49,9 +49,7 @@ def drafts(value: Mapping[str, Any], _origin: Origin) -> Iterator[Draft]:
 
 
 def _spread(ranks: list[Mapping[str, Any]]) -> float | None:
-    found = [
-        optional(rank["latency_us"], "sample_spread_pct", 0.01) for rank in ranks if isinstance(rank.get("latency_us"), Mapping)
-    ]
+    found = [optional(rank["latency_us"], "sample_spread_pct", 0.01) for rank in ranks if isinstance(rank.get("latency_us"), Mapping)]
     known = [spread for spread in found if spread is not None]
     return max(known) if known else None
 
