@@ -17,7 +17,8 @@ from models.describe.scenario import Scenario
 from models.describe.workload import RequestClass
 
 Speculation = tuple[DraftSource, int]
-Graphs = tuple[bool, tuple[int, ...]]
+Graphs = tuple[bool, tuple[int, ...], bool]
+"""Whether graphs are captured, for which sizes (none listed: the engine's own), and whether a size counts sequences instead of rows."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class BranchAxes:
         """The single branch of one configuration."""
         return cls(
             (c.tensor_parallel,), (c.weight_format,), (c.kv_format,), (c.prefix_sharing,), ((c.draft, c.draft_tokens),),
-            (c.prefetch_buffers,), ((c.cuda_graphs, c.captured_sizes),), (c.prefill_chunk,),
+            (c.prefetch_buffers,), ((c.cuda_graphs, c.captured_sizes, False),), (c.prefill_chunk,),
         )  # fmt: skip
 
 

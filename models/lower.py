@@ -16,7 +16,7 @@ from models.case import BranchAxes, Case, Graphs, Speculation
 from models.columns import Columns
 from models.describe.architecture import Architecture
 from models.describe.calibration import Affine, Calibration, Physical, Table
-from models.describe.configuration import DraftSource, KvFormat
+from models.describe.configuration import Configuration, DraftSource, KvFormat
 from models.drafts import draft_shape
 from models.errors import NotCoveredError
 from models.facts.reads import context_read_bytes, row_attention_flops, state_read_bytes
@@ -36,7 +36,7 @@ def lower(case: Case, axes: BranchAxes) -> Columns:
     columns: dict[str, npt.NDArray[Any]] = {}
     for which, compute in _TABLES:
         _gather(columns, codes, [axes.lists()[i] for i in which], which, lambda *values, f=compute: f(case, *values))
-    columns["captured"], table = _captured(axes.graphs, codes[6])
+    columns["captured"], table = _captured(case, axes, codes)
     columns["samples"] = np.full(len(codes[0]), case.request.samples, dtype=np.int64)
     return Columns(**columns, capture_table=table)
 
@@ -215,23 +215,39 @@ def _seconds_per_byte(calibration: Calibration, bandwidth: float) -> float:
     return 1.0 / (bandwidth * form.bandwidth_efficiency) if isinstance(form, Physical) else 1.0 / bandwidth
 
 
-def _engine(case: Case, tp: int, graphs: Graphs) -> Row:
-    on, sizes = graphs
-    form = case.calibration.decode
+def _engine(case: Case, tp: int, speculation: Speculation, graphs: Graphs) -> Row:
+    on, form = graphs[0], case.calibration.decode
     host = 0.0
     if isinstance(form, Physical):
         host = form.host_graph_s if on else form.host_eager_s
-    return {"host_s": host, "graph_kib": kib(graph_bytes(case.architecture, sizes, tp)) if on else 0}
+    sizes = captured_rows(case, speculation, graphs)
+    return {"host_s": host, "graph_kib": kib(graph_bytes(case.architecture, sizes, tp))}
 
 
-def _captured(graphs: Sequence[Graphs], code: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def captured_rows(case: Case, speculation: Speculation, graphs: Graphs) -> tuple[int, ...]:
+    """Row counts of the captured graphs: the listed ones, or the engine's own list for this draft; empty without graphs."""
+    on, sizes, per_sequence = graphs
+    draft, m = speculation
+    if not on:
+        return ()
+    if sizes:
+        return tuple(size * (m + 1) for size in sizes) if per_sequence else sizes
+    most = max(case.requests * case.request.samples, 1)
+    plain = Configuration(max_num_seqs=most, max_num_batched_tokens=1 << 16, draft=draft, draft_tokens=m)
+    datacentre = case.device.architecture.startswith("Blackwell") and case.device.id[:2] in ("b1", "b2", "b3", "gb")
+    return case.engine.captured_sizes(plain, device_memory=case.device.memory_bytes, datacentre_blackwell=datacentre)
+
+
+def _captured(case: Case, axes: BranchAxes, codes: Sequence[npt.NDArray[np.intp]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Row of the capture table of each branch (-1 without graphs) and the table, padded with each set's largest size."""
-    width = max((len(sizes) for _, sizes in graphs), default=0)
-    if width == 0:
-        return np.full(len(code), -1, dtype=np.int64), np.zeros((0, 0), dtype=np.int64)
-    table = np.array([list(sizes) + [sizes[-1] if sizes else 0] * (width - len(sizes)) for _, sizes in graphs], dtype=np.int64)
-    known = np.array([i if on and sizes else -1 for i, (on, sizes) in enumerate(graphs)], dtype=np.int64)
-    return known[code], table
+    pairs = [[captured_rows(case, spec, graphs) for graphs in axes.graphs] for spec in axes.speculation]
+    sets = list(dict.fromkeys(sizes for row in pairs for sizes in row if sizes))
+    if not sets:
+        return np.full(len(codes[0]), -1, dtype=np.int64), np.zeros((0, 0), dtype=np.int64)
+    width = max(len(sizes) for sizes in sets)
+    table = np.array([list(sizes) + [sizes[-1]] * (width - len(sizes)) for sizes in sets], dtype=np.int64)
+    known = np.array([[sets.index(sizes) if sizes else -1 for sizes in row] for row in pairs], dtype=np.int64)
+    return known[codes[4], codes[6]], table
 
 
 _TABLES: tuple[tuple[tuple[int, ...], Callable[..., Row]], ...] = (
@@ -239,7 +255,7 @@ _TABLES: tuple[tuple[tuple[int, ...], Callable[..., Row]], ...] = (
     ((0, 2, 3), _traffic),
     ((3,), _prompt),
     ((0, 4), _speculation),
-    ((0, 6), _engine),
+    ((0, 4, 6), _engine),
     ((5,), lambda _case, buffers: {"buffers": int(buffers)}),
     ((7,), lambda _case, cap: {"chunk_cap": UNLIMITED if cap is None else int(cap)}),
 )

@@ -129,7 +129,7 @@ def _groups(grid: Grid) -> Ints:
     """Group number of each branch: its place on the axes that a user tells configurations apart by."""
     codes = np.unravel_index(np.arange(len(grid.columns.buffers)), grid.axes.shape)
     drafts = [draft.value for draft, _ in grid.axes.speculation]
-    graphs = [on for on, _ in grid.axes.graphs]
+    graphs = [on for on, _, _ in grid.axes.graphs]
     told = [*codes[:4], np.unique(drafts, return_inverse=True)[1][codes[4]], np.unique(graphs, return_inverse=True)[1][codes[6]], codes[7]]
     return np.unique(np.stack(told), axis=1, return_inverse=True)[1].ravel()
 

@@ -103,13 +103,14 @@ class Grid:
         at = np.unravel_index(cell.branch, shape)
         x, i = self.axes, [int(n) for n in at]
         draft, draft_tokens = x.speculation[i[4]]
-        graphs, sizes = x.graphs[i[6]]
+        graphs, sizes, per_sequence = x.graphs[i[6]]
         return Configuration(
             max_num_seqs=cell.b, max_num_batched_tokens=cell.c, prefill_chunk=x.prefill_chunk[i[7]], kv_format=x.kv_format[i[2]],
             weight_format=x.weight_format[i[1]], prefix_sharing=x.prefix_sharing[i[3]], offload_layers=cell.o,
             prefetch_buffers=x.prefetch_buffers[i[5]], draft=draft, draft_tokens=draft_tokens,
             admission_limit=None if cell.a >= self.case.requests else cell.a, tensor_parallel=x.tensor_parallel[i[0]],
-            cuda_graphs=graphs, captured_sizes=sizes,
+            cuda_graphs=graphs,
+            captured_sizes=tuple(size * (draft_tokens + 1) for size in sizes) if per_sequence else sizes,
         )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import Trial, TrialState
 
 BATCH = 4
 VIOLATION = "violation"
@@ -120,18 +120,14 @@ def _study(seed: int, objectives: int) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler: optuna.samplers.BaseSampler
     if objectives == 1:
-        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=16, constant_liar=True, constraints_func=_constraint)
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=16, constant_liar=True)
     else:
-        sampler = optuna.samplers.NSGAIISampler(seed=seed, population_size=24, constraints_func=_constraint)
+        sampler = optuna.samplers.NSGAIISampler(seed=seed, population_size=24)
     return optuna.create_study(directions=["minimize"] * objectives, sampler=sampler)
 
 
-def _constraint(trial: FrozenTrial) -> tuple[float, ...]:
-    return (float(trial.user_attrs.get(VIOLATION, 1.0)),)
-
-
 def _tell(study: optuna.Study, trial: Trial, outcome: TrialOutcome) -> None:
-    trial.set_user_attr(VIOLATION, outcome.violation)
+    trial.set_constraint(VIOLATION, outcome.violation)
     if outcome.pruned:
         study.tell(trial, state=TrialState.PRUNED)
     else:

@@ -125,12 +125,12 @@ def default_draft_tokens(case: Case, draft: DraftSource) -> int:
 
 
 def capture_sets(case: Case) -> tuple[tuple[int, ...], ...]:
-    """Captured sizes worth trying: the engine's list, powers of two, and the one size of a full round."""
+    """Captured sizes worth trying, in sequences: none (the engine's own list), powers of two, the one of a full round."""
     most = min(case.requests * case.request.samples, most_sequences(case))
-    plain = Configuration(max_num_seqs=most, max_num_batched_tokens=default_sizes(case)[1])
-    listed = case.engine.captured_sizes(plain, device_memory=case.device.memory_bytes) or (most,)
+    if case.engine.capture is None:
+        return ((),)
     powers = tuple(1 << i for i in range(max(most - 1, 1).bit_length() + 1))
-    return tuple(dict.fromkeys((listed, powers, (most,))))
+    return tuple(dict.fromkeys(((), powers, (most,))))
 
 
 def default_sizes(case: Case) -> tuple[int, int]:
@@ -157,7 +157,7 @@ VARIABLES: dict[str, Variable] = {v.name: v for v in (
     Variable("tensor_parallel", "devices", "devices that share each layer", _parallel, lambda _case: 1),
     Variable("cuda_graphs", "on or off", "replay captured graphs instead of launching kernels", _graphs_allowed,
              lambda case: _graphs_allowed(case)[-1]),
-    Variable("captured_sizes", "rows", "row counts of the captured graphs", capture_sets, lambda case: capture_sets(case)[0]),
+    Variable("captured_sizes", "rows", "row counts of the captured graphs", capture_sets, lambda _case: ()),
 )}  # fmt: skip
 """Every decision variable by name; a test holds it against ``Configuration``'s fields."""
 
@@ -190,7 +190,7 @@ def build_space(case: Case) -> Space:
     axes = BranchAxes(
         tensor_parallel=values["tensor_parallel"], weight_format=values["weight_format"], kv_format=values["kv_format"],
         prefix_sharing=values["prefix_sharing"], speculation=_speculation(case, values["draft"]),
-        prefetch_buffers=values["prefetch_buffers"], graphs=_graphs(values), prefill_chunk=values["prefill_chunk"],
+        prefetch_buffers=values["prefetch_buffers"], graphs=_graphs(case, values), prefill_chunk=values["prefill_chunk"],
     )  # fmt: skip
     return Space(
         axes, tuple(sorted(values["max_num_seqs"])), tuple(sorted(values["max_num_batched_tokens"])),
@@ -291,10 +291,11 @@ def _speculation(case: Case, drafts: tuple[DraftSource, ...]) -> tuple[Speculati
     return tuple(dict.fromkeys(found))
 
 
-def _graphs(values: dict[str, tuple[Any, ...]]) -> tuple[Graphs, ...]:
+def _graphs(case: Case, values: dict[str, tuple[Any, ...]]) -> tuple[Graphs, ...]:
+    listed = "captured_sizes" in (case.scenario.search or {}) or "captured_sizes" in case.scenario.engine.fixed
     found: list[Graphs] = []
     for on in values["cuda_graphs"]:
-        found.extend((on, sizes) for sizes in values["captured_sizes"]) if on else found.append((False, ()))
+        found.extend((on, sizes, not listed) for sizes in values["captured_sizes"]) if on else found.append((False, (), False))
     return tuple(dict.fromkeys(found))
 
 
@@ -316,10 +317,7 @@ def configuration_from(case: Case, given: Mapping[str, Any], path: str) -> Confi
         values.setdefault("prefetch_buffers", 1)
         _require_link(case)
     for name, variable in VARIABLES.items():
-        if name not in values and not (name == "captured_sizes" and not values.get("cuda_graphs", False)):
+        if name not in values and name != "captured_sizes":
             values[name] = variable.default(case)
-    if not values["cuda_graphs"]:
-        values["captured_sizes"] = ()
-    elif not values.get("captured_sizes"):
-        values["captured_sizes"] = capture_sets(case)[0]
+    values.setdefault("captured_sizes", ())
     return Configuration.parse(values, path)
