@@ -90,7 +90,7 @@ def order(case: Case, found: list[Ranked]) -> tuple[Ranked, ...]:
     def key(one: Ranked) -> tuple[object, ...]:
         able = one.launchable[case.engine.name] is True
         score = one.objective if one.objective is not None else float("inf")
-        return (not one.feasible, not able, score, len(one.violations), one.time.makespan_s, one.id)
+        return (not one.feasible, not able, score, len(one.violations), one.time.makespan_s, len(one.id), one.id)
 
     return tuple(one.model_copy(update={"rank": i}) for i, one in enumerate(sorted(found, key=key), start=1))
 
