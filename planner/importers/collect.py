@@ -142,11 +142,11 @@ def _path(path: Path, work: _Import) -> Iterator[Event]:
         for name in sorted(names):
             files += 1
             if files > work.limits.files:
-                yield Refusal(file=str(path), reason=f"the folder holds more than {work.limits.files} files; the rest is not read")
+                yield Refusal(file=_shown(path), reason=f"the folder holds more than {work.limits.files} files; the rest is not read")
                 return
             file = Path(folder, name)
             reason = _set_aside(file, set(names))
-            yield from [Refusal(file=str(file), reason=reason, ignored=True)] if reason else _file(file, work)
+            yield from [Refusal(file=_shown(file), reason=reason, ignored=True)] if reason else _file(file, work)
 
 
 def _set_aside(file: Path, beside: set[str]) -> str | None:
@@ -172,11 +172,11 @@ def _file(path: Path, work: _Import) -> Iterator[Event]:
         members = zip_members(path, work.limits) if path.suffix == ".zip" else [None]
         for member in members:
             try:
-                yield from _bounded(_content(path, member, work), str(path))
+                yield from _bounded(_content(path, member, work), _shown(path))
             except (GoodputError, OSError, EOFError, *_FOREIGN) as error:
                 yield _refusal(error, path, Origin(_shown(path, member), ""), 0)
     except GoodputError as error:
-        yield _refusal(error, path, Origin(str(path), ""), 0)
+        yield _refusal(error, path, Origin(_shown(path), ""), 0)
 
 
 def _bounded(events: Iterator[Event], file: str) -> Iterator[Event]:
@@ -189,8 +189,10 @@ def _bounded(events: Iterator[Event], file: str) -> Iterator[Event]:
             return
 
 
-def _shown(path: Path, member: str | None) -> str:
-    return str(path) if member is None else f"{path}!{member}"
+def _shown(path: Path, member: str | None = None) -> str:
+    """The name of a file as text that can be stored, whatever bytes it is made of."""
+    name = os.fsencode(path).decode("utf-8", "replace")
+    return name if member is None else f"{name}!{member}"
 
 
 def _content(path: Path, member: str | None, work: _Import) -> Iterator[Event]:
@@ -198,7 +200,10 @@ def _content(path: Path, member: str | None, work: _Import) -> Iterator[Event]:
         head = stream.read(CHUNK)
     layout = layout_of(head, work.columns)
     if layout is Layout.BINARY:
-        raise FileFormatError("holds binary data: no known result format")
+        wide = head.startswith((b"\xff\xfe", b"\xfe\xff"))
+        raise FileFormatError(
+            "is UTF-16 text" if wide else "holds binary data: no known result format", way_out="save it as UTF-8" if wide else ""
+        )
     size = path.stat().st_size
     if layout in {Layout.DOCUMENT, Layout.TABLE, Layout.METRICS} and size > work.limits.document_bytes:
         raise FileFormatError("the file is too large for this format", value=format_bytes(size), way_out="save results without detail")

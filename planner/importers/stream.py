@@ -214,7 +214,9 @@ def json_values(stream: Readable, limits: Limits, path: str = "") -> Iterator[tu
                 yield ready
     except (ijson.JSONError, UnicodeDecodeError, ValueError, OverflowError) as error:
         cut = isinstance(error, ijson.IncompleteJSONError) and ("premature" in str(error) or "ncomplete" in str(error))
-        text = "the JSON is truncated" if cut else f"not valid JSON ({' '.join(str(error).split())[:120]})"
+        first = error.args[0] if error.args else ""
+        said = first.decode("utf-8", "replace") if isinstance(first, bytes) else str(error)
+        text = "the JSON is truncated" if cut else f"not valid JSON ({said.strip().splitlines()[0][:120] if said.strip() else 'damaged'})"
         raise BrokenJsonError(text, path=path, line=reader.lines + 1) from None
 
 

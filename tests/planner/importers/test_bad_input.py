@@ -234,3 +234,26 @@ def test_odd_values_never_crash(tmp_path, odd):
         report = import_paths([write(tmp_path, PLAIN | {key: odd})])
         assert len(report.imported) + len(report.refused) == 1
         assert not any("not understood" in str(found) for found in report.refused), (key, report.refused)
+
+
+def test_names_and_encodings(tmp_path):
+    strange = os.fsencode(tmp_path) + b"/na\xffme.json"
+    Path(os.fsdecode(strange)).write_text(json.dumps(PLAIN))
+    report = import_paths([tmp_path])
+    assert "me.json" in report.model_dump_json()
+    wide = tmp_path / "wide.json"
+    wide.write_bytes(json.dumps(PLAIN).encode("utf-16"))
+    assert "UTF-8" in refusal(wide).reason
+    marked = tmp_path / "marked.json"
+    marked.write_bytes(b"\xef\xbb\xbf" + json.dumps(PLAIN).encode())
+    assert len(import_paths([marked]).imported) == 1
+    latin = tmp_path / "latin.json"
+    latin.write_bytes(json.dumps(PLAIN | {"label": "caf@"}).encode().replace(b"@", b"\xe9"))
+    assert "not valid JSON" in refusal(latin).reason
+
+
+def test_a_line_of_any_length_does_not_hide_the_next(tmp_path):
+    path = tmp_path / "server.log"
+    path.write_bytes(b"INFO " + b"y" * 2_000_000 + b"\nINFO GPU KV cache size: 1,000 tokens\n")
+    run = import_paths([path]).imported[0]
+    assert (run.source.line, run.memory[0].kv_pool_tokens) == (2, 1000)
