@@ -14,7 +14,8 @@ from typing import TypeVar
 from models.errors import FileFormatError
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
-_PREFIX = re.compile(r"^(?!.*(?:vision|visual|vit\.|audio)).*?\b(?=layers\.)", re.MULTILINE)
+_PREFIX = re.compile(r"^(?!.*(?:vision|visual|vit\.|audio|mtp)).*?\b(?=layers\.)", re.MULTILINE)
+_TOWER = re.compile(r"vision|visual|vit\.|audio|projector|mm_")
 _LAYER = re.compile(r"layers\.(\d+)\.")
 _WRAPPERS = ("model.", "language_model.model.", "model.language_model.", "")
 T = TypeVar("T")
@@ -68,11 +69,13 @@ class Excluded:
         for pattern in collapse_names(p for p in kept if not p.startswith("re:")) if kept else ():
             if "*" not in pattern and "?" not in pattern:
                 (exact if "." in pattern else words).add(pattern)
+                if "layers." not in pattern and not _TOWER.search(pattern):
+                    words.add(pattern.rpartition(".")[2])  # language_model.lm_head
             elif pattern.endswith("*") and not set("*?[") & set(pattern[:-1]):
                 index = _LAYER.search(pattern)
                 prefixes.setdefault(index.group(1) if index else "", []).append(pattern[:-1])
             else:
-                others.append(re.compile(fnmatch.translate(pattern)))
+                others += [re.compile(fnmatch.translate(pattern)), re.compile(fnmatch.translate(pattern + ".*"))]
         for pattern in kept:
             if pattern.startswith("re:"):
                 try:
@@ -90,7 +93,7 @@ class Excluded:
             return True
         index = _LAYER.match(module)
         bucket = self.prefixes.get(index.group(1) if index else "", ()) + self.prefixes.get("", ())
-        if module.startswith(bucket) or any(other.match(module) or other.match(module + ".") for other in self.others):
+        if module.startswith(bucket) or any(other.match(module) for other in self.others):
             return True
         return any(regex.match(wrapper + module) for regex in self.regexes for wrapper in _WRAPPERS)
 

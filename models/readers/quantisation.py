@@ -1,6 +1,6 @@
 """How a checkpoint stores its matrices: ``quantization_config`` / ``hf_quant_config.json`` to one stored format for each module.
 
-Covered: fp8 (blocks or whole tensors), awq, gptq, compressed-tensors, modelopt (FP8, NVFP4, MXFP8, mixed precision), mxfp4.
+Covered: fp8 (blocks, rows or whole tensors), awq, gptq, auto-round, bitsandbytes, compressed-tensors, modelopt (FP8, NVFP4, MXFP8, mixed precision), mxfp4.
 Rules common to all: embeddings, head, routers, norms and vision towers stay native unless they are named; excluded modules stay native.
 An unknown method is an error.
 """
@@ -45,7 +45,7 @@ class Scheme:
         found = find_module(module, self.explicit)
         if found is not None:
             return found
-        if tensor.role in _NEVER_BY_DEFAULT or unquantised.bits > 16 or self.excluded.matches(module):
+        if tensor.role in _NEVER_BY_DEFAULT or tensor.format is not BF16 or self.excluded.matches(module):
             return unquantised
         usual = self.experts if tensor.role == "expert" and self.experts else self.default
         return usual or unquantised
@@ -65,7 +65,16 @@ def read_scheme(top: Keys, text: Keys, beside: dict[str, Any] | None, scale: str
     method = found.text("quant_method", "modelopt")
     if method in ("fp8", "fbgemm_fp8"):
         return _fp8(found, scale, experts)
-    builders = {"awq": _integer, "gptq": _integer, "compressed-tensors": _compressed_tensors, "modelopt": _modelopt, "mxfp4": _mxfp4}
+    builders = {
+        "awq": _integer,
+        "gptq": _integer,
+        "auto-round": _integer,
+        "bitsandbytes": _bitsandbytes,
+        "compressed-tensors": _compressed_tensors,
+        "modelopt": _modelopt,
+        "modelopt_fp4": _modelopt,
+        "mxfp4": _mxfp4,
+    }
     if method not in builders:
         known = ", ".join([*builders, "fp8"])
         raise NotCoveredError(
@@ -96,7 +105,8 @@ def _fp8(q: Keys, scale: str, expert_dtype: str) -> Scheme:
     block = _block(q)
     static = 4 if q.text("activation_scheme", "dynamic") == "static" else 0
     if block is None:
-        default = StoredFormat("fp8", 8, scale_bits=32, group_rows=0, tensor_bytes=static)
+        rows = 1 if q.text("quant_method") == "fbgemm_fp8" else 0  # a scale for each output row, or one for the whole matrix
+        default = StoredFormat("fp8", 8, scale_bits=32, group_rows=rows, tensor_bytes=static)
     else:
         default = StoredFormat("fp8", 8, scale_bits=_SCALE_BITS[scale], group_rows=block[0], group_cols=block[1], tensor_bytes=static)
     experts = WEIGHT_FORMATS["mxfp4"] if expert_dtype == "fp4" else None
@@ -111,9 +121,19 @@ def _integer(q: Keys) -> Scheme:
     if bits not in (2, 3, 4, 8):
         raise NotCoveredError("unknown width", path=q.where("bits"), value=bits, way_out="2, 3, 4 or 8")
     del key
-    zeros = bits if method == "gptq" or q.flag("zero_point", default=True) else 0
+    zeros = bits if method in ("gptq", "auto-round") or q.flag("zero_point", default=True) else 0
     stored = StoredFormat(f"int{bits}", bits, scale_bits=16, group_cols=size, zero_bits=zeros, column_bytes=4 if method == "gptq" else 0)
     return Scheme(method, {}, stored, None, _excluded(q))
+
+
+def _bitsandbytes(q: Keys) -> Scheme:
+    """NF4 / FP4 blocks of 64 with FP32 scales, or 8-bit ones under a second quantisation; or int8 with an FP32 scale a row."""
+    excluded = _excluded(q, ("llm_int8_skip_modules",))
+    if not q.flag("load_in_4bit"):
+        return Scheme("bitsandbytes", {}, StoredFormat("int8", 8, scale_bits=32), None, excluded)
+    double = q.flag("bnb_4bit_use_double_quant")
+    notes = ("nested scales (4 bytes for 16384 elements) are left out",) if double else ()
+    return Scheme("bitsandbytes", {}, StoredFormat("int4", 4, scale_bits=8 if double else 32, group_cols=64), None, excluded, notes=notes)
 
 
 def _mxfp4(q: Keys) -> Scheme:
