@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from models.errors import FileFormatError, UnitError, UnknownNameError
+from models.errors import FileFormatError, InputError, UnitError, UnknownNameError
 from planner.importers import llama_bench
 from planner.importers.common import TIME_UNITS, Draft, MeasurementError, Origin, number
 from planner.importers.facts import field_of, set_fact
@@ -61,6 +61,17 @@ def header_map(header: list[str]) -> dict[str, str]:
     found = {target.replace("tpo.", "tpot."): column for target, column in found.items()}
     measured = any(target.partition(".")[0] in (*_TIMES, "output_tokens_per_s", "requests_per_s") for target in found)
     return found if measured else {}
+
+
+def parse_columns(pairs: Iterable[str]) -> dict[str, str]:
+    """``["ttft.p50=TTFT median:ms", "device=gpu"]`` as a column map."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        target, equals, column = pair.partition("=")
+        if not equals or not target.strip() or not column.strip():
+            raise InputError("is no pair of meaning and column", path="--columns", value=pair, way_out="write 'ttft.p50=COLUMN:ms'")
+        found[target.strip()] = column.strip()
+    return found
 
 
 class Columns:

@@ -53,6 +53,11 @@ _LAUNCH_FLAG = re.compile(r"^--?([a-zA-Z][\w-]*)(?:=(.*))?$", re.DOTALL)
 _SHORT = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "dp": "data_parallel", "ep": "expert_parallel", "m": "model"}
 
 
+def fact_names() -> tuple[str, ...]:
+    """The facts that a user may add, by the name of their setup or workload field."""
+    return (*_NAMES, *_LENGTHS)
+
+
 def option_of(name: str) -> str:
     """The option by which a user supplies a fact."""
     return _OPTION.get(name, f"--{name.replace('_', '-')}")

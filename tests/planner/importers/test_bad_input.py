@@ -202,6 +202,15 @@ def test_stored_runs_are_duplicates():
     assert again.duplicates[0].first_seen == "stored"
 
 
+def test_every_ask_can_be_answered(tmp_path):
+    """Each missing fact has an option, and giving it completes the run."""
+    path = write(tmp_path, {"avg_latency": 2.0, "latencies": [1.9, 2.1], "percentiles": {}})
+    asks = import_paths([path]).asks
+    answers = {ask.option: "4" for ask in asks}
+    assert set(answers) == {"--model", "--device", "--tp", "--input-len", "--output-len", "--batch-size"}
+    assert import_paths([path], known=answers).asks == ()
+
+
 def test_known_facts(tmp_path):
     path = write(tmp_path, PLAIN)
     run = import_paths([path], known={"device": "h100-sxm-80", "engine": "vllm", "model": "Qwen/Qwen3-8B"}).imported[0]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from models.errors import UnitError, UnknownNameError
-from planner.importers import import_paths
+from models.errors import InputError, UnitError, UnknownNameError
+from planner.importers import import_paths, parse_columns
 from planner.importers.csv_table import Columns
 from planner.records import Arrival, StepKind
 
@@ -62,6 +62,12 @@ def test_impossible_rows_are_unit_errors(tmp_path):
     text = "isl,osl,concurrency,ttft_ms,tpot_ms\n128,128,1,0.25,0.0085\n"
     report = import_paths([table(tmp_path, text)])
     assert "likely unit error" in report.refused[0].reason
+
+
+def test_maps_on_one_line():
+    assert parse_columns(["ttft.p50=TTFT median:ms", "device = gpu"]) == {"ttft.p50": "TTFT median:ms", "device": "gpu"}
+    with pytest.raises(InputError, match="no pair"):
+        parse_columns(["ttft"])
 
 
 def test_maps_are_checked():

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import tracemalloc
 from array import array
 
 import pytest
@@ -101,3 +102,19 @@ def test_one_line_stops_at_its_end():
     assert [value for _, value in json_values(second, LIMITS)] == [{"a": 2}]
     second.drain()
     assert second.at_end
+
+
+def test_memory_does_not_grow_with_the_detail(tmp_path):
+    """Gaps of requests are reduced while they are read: four times the file takes hardly more memory."""
+    peaks = []
+    for requests in (100, 400):
+        path = tmp_path / f"{requests}.json"
+        gaps = [[0.0123456789] * 499] * requests
+        path.write_text(json.dumps({"itls": gaps, "ttfts": [0.1] * requests}))
+        tracemalloc.start()
+        with path.open("rb") as file:
+            assert len(list(json_values(file, LIMITS))) == 1
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert path.stat().st_size > 2_500_000
+    assert max(peaks) < 600_000
