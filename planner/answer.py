@@ -99,6 +99,7 @@ class Ranked(Part):
     launchable: dict[str, bool | str]
     assumptions: tuple[str, ...]
     objective: float | None
+    objectives: dict[str, float | None]
 
 
 class Relaxation(Part):
@@ -165,6 +166,7 @@ class Answer(Part):
     engine: str
     warnings: tuple[str, ...]
     configurations: tuple[Ranked, ...]
+    pareto_front: tuple[str, ...]  # ids that no other beats in every objective; empty for a single objective
     explanation: Explanation
     launch: dict[str, Launch]
 

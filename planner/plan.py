@@ -74,6 +74,7 @@ def _answer(raw: Mapping[str, Any], case: Case, outcome: Outcome, options: Optio
         calibration=CalibrationUsed(name=case.calibration.name, version=case.calibration.version, requested=case.scenario.calibration),
         catalogue_version=catalogue_version(), engine=f"{case.engine.name} {case.engine.version}",
         warnings=(*case.warnings, *outcome.warnings), configurations=outcome.configurations,
+        pareto_front=pareto_front(outcome.configurations),
         explanation=explain(raw, case, outcome.configurations, outcome.infeasibility, wanted=options.explain, stored=options.stored),
         launch=launch_commands(case, Configuration.model_validate(winner.settings)) if winner else {},
         elapsed_s=round(time.perf_counter() - started, 4),
@@ -126,8 +127,38 @@ def _search(case: Case, options: Options) -> Outcome:
     best = [_settled(grid, score, cell) for score, cell in found.best]
     labels = [f"{i}" for i in range(1, len(best) + 1)]
     ranked = order(case, [_predicted(grid, label, cell) for label, cell in zip(labels, best, strict=True)])
+    if len(case.scenario.objectives) > 1:
+        ranked, solution, notes = _with_other_ends(grid, ranked, solution, notes)
     infeasibility = of_space(case, grid) if not best else None
     return Outcome(solution, space.size, ranked, solver, infeasibility, notes)
+
+
+def _with_other_ends(
+    grid: Grid, ranked: tuple[Ranked, ...], solution: Solution, notes: tuple[str, ...]
+) -> tuple[tuple[Ranked, ...], Solution, tuple[str, ...]]:  # fmt: skip
+    """Add the best groups for each further objective: the ends of the front are exact, between them stand groups' best."""
+    found = list(ranked)
+    for objective in grid.case.scenario.objectives[1:]:
+        scenario = grid.case.scenario.model_copy(update={"objective": objective})
+        other = replace(grid, case=replace(grid.case, scenario=scenario))
+        for score, cell in full_resolution.solve(other, keep=SHOWN).best:
+            one = _predicted(grid, str(len(found) + 1), _settled(other, score, cell))
+            if all(one.settings != known.settings for known in found):
+                found.append(one)
+    note = "several objectives: each end of the front is exact, between the ends stand the best of each group of configurations"
+    return order(grid.case, found), replace(solution, status=Status.FEASIBLE if found else solution.status), (*notes, note)
+
+
+def pareto_front(ranked: tuple[Ranked, ...]) -> tuple[str, ...]:
+    """Ids of feasible configurations that no other matches or beats in every objective."""
+    able = [one for one in ranked if one.feasible and None not in one.objectives.values()]
+
+    def beaten(one: Ranked) -> bool:
+        mine = [v or 0.0 for v in one.objectives.values()]
+        others = ([v or 0.0 for v in other.objectives.values()] for other in able if other is not one)
+        return any(all(o <= m for o, m in zip(other, mine, strict=True)) and other != mine for other in others)
+
+    return tuple(one.id for one in able if not beaten(one)) if able and len(able[0].objectives) > 1 else ()
 
 
 def _restricted(grid: Grid) -> Grid:

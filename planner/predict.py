@@ -28,15 +28,20 @@ def predict(case: Case, label: str, configuration: Configuration, launchable: di
     grid, _ = single(case, configuration)
     at = grid.point(grid.columns, grid.b, grid.a, grid.c, grid.o)
     violations = tuple(_violation(c, at) for c in grid.limits if not bool(np.all(c.holds(at))))
-    value = float(score(case, case.scenario.objectives[0], grid.columns, at.outcome).flat[0])
+    values = {o.value: _finite(score(case, o, grid.columns, at.outcome).flat[0]) for o in case.scenario.objectives}
     probability, intervals = _uncertainty(case, at)
     return Ranked(
         rank=0, id=label, feasible=not violations, settings=configuration.model_dump(mode="json"), memory=_memory(case, at.outcome),
         time=_times(case, at), throughput=_throughput(case, at.outcome), cost=_cost(case, at), good_requests=float(at.outcome.good.flat[0]),
         slo_probability=0.0 if any(v.unit != "s" for v in violations) else probability, intervals=intervals,
         violations=violations, launchable=launchable, assumptions=assumptions(case, configuration),
-        objective=value if math.isfinite(value) else None,
+        objective=values[case.scenario.objectives[0].value],
+        objectives=values,
     )  # fmt: skip
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
 
 
 def _int(array: object) -> int:

@@ -17,8 +17,9 @@ from models.describe.configuration import DraftSource
 from models.describe.engine import Engine
 from models.describe.hardware import Device
 from models.describe.scenario import Scenario
-from models.errors import GoodputError, NotCoveredError
+from models.errors import ContradictionError, GoodputError, NotCoveredError
 from models.readers.load import load_architecture
+from models.units import format_bytes
 
 CalibrationLookup = Callable[[str], Calibration | None]
 """A stored calibration by name (``latest`` for the newest), or None."""
@@ -39,6 +40,7 @@ def resolve(scenario: Scenario, stored: CalibrationLookup | None = None) -> Case
     engine = load_engine(scenario.engine.name, scenario.engine.version)
     if engine.version_note:
         warnings.append(engine.version_note)
+    _check_memory(scenario, device)
     calibration = _calibration(scenario, architecture, device, engine, stored, warnings)
     weights = weight_variants(scenario.model, architecture)
     if request.weights is not None:
@@ -48,6 +50,22 @@ def resolve(scenario: Scenario, stored: CalibrationLookup | None = None) -> Case
     return Case(
         scenario, class_name, request, weights, main_precision(architecture), device, engine, calibration, drafts, tuple(warnings),
     )  # fmt: skip
+
+
+def _check_memory(scenario: Scenario, device: Device) -> None:
+    """An instance cannot have more than its card, nor a pool more than its instance."""
+    hardware = scenario.hardware
+    if hardware.memory is not None and hardware.memory > device.memory_bytes:
+        raise ContradictionError(
+            f"is more than {device.id} has ({format_bytes(device.memory_bytes)})", path="hardware.memory",
+            value=format_bytes(hardware.memory), way_out="leave it out for the whole card",
+        )  # fmt: skip
+    limit = hardware.memory or device.memory_bytes
+    if hardware.kv_budget is not None and hardware.kv_budget > limit:
+        raise ContradictionError(
+            f"is more than the instance's memory ({format_bytes(limit)})", path="hardware.kv_budget",
+            value=format_bytes(hardware.kv_budget), way_out="lower it, or raise hardware.memory",
+        )  # fmt: skip
 
 
 def main_precision(architecture: Architecture) -> str:
@@ -95,7 +113,7 @@ def _calibration(
         return newest
     for shipped in calibration_names():
         candidate = load_calibration(shipped)
-        if candidate.name == "chapter8" and _mismatch(candidate, architecture, device, engine) is None:
+        if candidate.answers_latest and _mismatch(candidate, architecture, device, engine) is None:
             return candidate
     warnings.append("no calibration covers this device, engine and model: planned from the specification alone, which is uncertain")
     return load_calibration(SPECIFICATION)

@@ -130,6 +130,7 @@ class Calibration(Description):
     drafts: dict[DraftSource, DraftCost] = {}
     power_cap_w: Annotated[float, Field(gt=0)] | None = None
     delivery_s: NonNegative = 0.0  # client's interval minus the engine's round, measured at batch 1
+    answers_latest: bool = False  # whether ``calibration: latest`` may choose it
     uncertainty: Uncertainty
     notes: tuple[str, ...] = ()
     sources: Annotated[tuple[Source, ...], Field(min_length=1)]
