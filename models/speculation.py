@@ -51,13 +51,16 @@ def tokens_per_round(speculation: Acceptance, draft_tokens: int, measured_at: in
         if draft_tokens == reference:
             return speculation.tokens_per_round
         return expected_tokens([constant_acceptance(speculation.tokens_per_round, reference)] * draft_tokens)
-    a = speculation.acceptance if speculation.acceptance is not None else _positions(speculation.counts or ())
+    a = positions(speculation)
     listed = list(a[:draft_tokens])
     return expected_tokens(listed + [a[-1]] * (draft_tokens - len(listed)))
 
 
-def _positions(counts: Sequence[int]) -> tuple[float, ...]:
-    """Acceptance by position from how many rounds emitted 1, 2, 3, … tokens: a_j = rounds beyond j / rounds at least j."""
+def positions(speculation: Acceptance) -> tuple[float, ...]:
+    """Acceptance by position, as listed or counted: a_j = rounds beyond j tokens / rounds of at least j."""
+    if speculation.acceptance is not None:
+        return speculation.acceptance
+    counts = speculation.counts or ()
     at_least = [sum(counts[j:]) for j in range(len(counts))]
     return tuple(after / before for before, after in itertools.pairwise(at_least) if before) or (0.0,)
 
