@@ -1,0 +1,137 @@
+"""One iteration's time and its growth from one iteration to the next: what lets a run of iterations be added up.
+
+Notation: the work of iteration i of a run is (n, h, q + i dq, k + i dk, s), with n, h, s constant. ``models.kernels.step``
+is then piecewise linear and convex in i: LINEAR and the floors are affine in (q, k); max(a, b) + (1 - w) min(a, b) equals
+w max(a, b) + (1 - w)(a + b), convex for w in [0, 1]. So equal slopes at both ends of a run prove that it is linear, and
+    sum of j iterations = j v + d j (j - 1) / 2        v first value, d slope
+is exact. Where the slopes differ the run is cut at the crossing of the two end lines, and again until they agree.
+"""
+
+from __future__ import annotations
+
+from models.kernels.jit import compiled
+
+LINEAR_FORM = 0.0
+
+
+@compiled
+def larger(a: float, slope_a: float, b: float, slope_b: float) -> tuple[float, float]:
+    """max of two lines at this point, with its slope to the right."""
+    if a > b or (a == b and slope_a > slope_b):
+        return a, slope_a
+    return b, slope_b
+
+
+@compiled
+def joined(a: float, slope_a: float, b: float, slope_b: float, overlap: float) -> tuple[float, float]:
+    """max + (1 - w) min: two activities of which the share w overlaps."""
+    top, slope = larger(a, slope_a, b, slope_b)
+    rest = 1.0 - overlap
+    return overlap * top + rest * (a + b), overlap * slope + rest * (slope_a + slope_b)
+
+
+@compiled
+def step_line(m, n, h, q, k, s, dq, dk):  # type: ignore[no-untyped-def]
+    """(seconds, seconds for each further iteration) of ``models.kernels.step.step_seconds`` at (n, h, q, k, s)."""
+    read = m.weight_bytes + k
+    if m.expert_bytes > 0.0:
+        read += m.expert_bytes * (1.0 - (1.0 - m.expert_fraction) ** n)
+    rows = m.flops_per_token * n + m.flops_per_logit_row * h
+    flops, flops_step = rows + m.flops_per_pair * q, m.flops_per_pair * dq
+    if m.form == LINEAR_FORM:
+        value = m.fixed_s + m.per_token_s * n + m.per_pair_s * q + m.per_byte_s * read + m.per_sequence_s * s
+        slope = m.per_pair_s * dq + m.per_byte_s * dk
+    else:
+        compute = (rows + m.flops_per_token * m.half_rows) * m.inverse_matmul + m.flops_per_pair * q * m.inverse_attention
+        memory = read * m.inverse_bandwidth
+        device, device_step = joined(compute, flops_step * m.inverse_attention, memory, dk * m.inverse_bandwidth, m.overlap)
+        host = m.host_s + m.host_per_sequence_s * s
+        value, slope = joined(host, 0.0, device, device_step, m.host_overlap)
+        value += m.collective_s + m.collective_per_token_s * n + m.conversion_s_per_byte * k
+        slope += m.conversion_s_per_byte * dk
+    floor, floor_step = larger(flops * m.inverse_peak_flops, flops_step * m.inverse_peak_flops, read * m.inverse_peak_bytes, dk * m.inverse_peak_bytes)
+    return larger(value, slope, floor, floor_step)
+
+
+@compiled
+def padded(n, pad):  # type: ignore[no-untyped-def]
+    """Rows of the captured graph that runs ``n`` rows: 17..32 rows all run the 32-row graph (section 8.2.4)."""
+    if n < pad.shape[0]:
+        return float(pad[int(n)])
+    return n
+
+
+@compiled
+def shape_seconds(n, extra):  # type: ignore[no-untyped-def]
+    """Measured seconds that depend on the row count alone; the last entry holds beyond the table."""
+    if extra.shape[0] == 0:
+        return 0.0
+    return extra[min(int(n), extra.shape[0] - 1)]
+
+
+@compiled
+def batch_line(state, settings, models, pad, extra, i):  # type: ignore[no-untyped-def]
+    """(seconds, slope) of the batch being built, ``i`` iterations later with nothing else changed."""
+    rows = 0.0
+    q, k, dq, dk, s = 0.0, 0.0, 0.0, 0.0, 0.0
+    if state.decoding > 0:
+        verify, count = float(settings.rows), float(state.decoders)
+        context = state.context + i * state.growth
+        rows, s = count * verify, count
+        q, dq = verify * context + count * verify * (verify + 1.0) * 0.5, verify * state.growth
+        k, dk = settings.kv_bytes * (context - state.saved_context) + settings.state_bytes * count, settings.kv_bytes * state.growth
+    pairs, kv = state.pairs + i * state.pairs_step, settings.kv_bytes * (state.kv_tokens + i * state.kv_step)
+    if settings.one_model > 0:
+        kv += settings.state_bytes * state.sequences
+        n = padded(rows + state.new_tokens, pad)
+        value, slope = step_line(
+            models[0], n, rows + state.logit_rows, q + pairs, k + kv, s + state.sequences, dq + state.pairs_step, dk + settings.kv_bytes * state.kv_step
+        )
+        return value + shape_seconds(n, extra), slope
+    value, slope = 0.0, 0.0
+    if state.sequences > 0.0:
+        n = padded(state.new_tokens, pad)
+        kv += settings.state_bytes * state.sequences
+        value, slope = step_line(models[0], n, state.logit_rows, pairs, kv, state.sequences, state.pairs_step, settings.kv_bytes * state.kv_step)
+    if rows > 0.0:
+        n = padded(rows, pad)
+        decode, decode_step = step_line(models[1], n, rows, q, k, s, dq, dk)
+        value, slope = value + decode, slope + decode_step
+    return value + shape_seconds(rows + state.new_tokens, extra), slope
+
+
+@compiled
+def run_seconds(first, slope, count):  # type: ignore[no-untyped-def]
+    """Sum of ``count`` iterations that begin at ``first`` and grow by ``slope``."""
+    return count * first + slope * (0.5 * count * (count - 1.0))
+
+
+@compiled
+def iterations_until(first, slope, seconds, most):  # type: ignore[no-untyped-def]
+    """Fewest iterations (1..most) whose sum reaches ``seconds``; ``most`` where the sum stays below."""
+    if seconds <= first:
+        return 1
+    if run_seconds(first, slope, most) < seconds:
+        return most
+    linear = first - 0.5 * slope
+    root = seconds / first if slope == 0.0 else 2.0 * seconds / (linear + (linear * linear + 2.0 * slope * seconds) ** 0.5)
+    count = min(max(int(root), 1), most)
+    while count > 1 and run_seconds(first, slope, count - 1) >= seconds:
+        count -= 1
+    while count < most and run_seconds(first, slope, count) < seconds:
+        count += 1
+    return count
+
+
+@compiled
+def linear_run(state, settings, models, pad, extra, most):  # type: ignore[no-untyped-def]
+    """(first seconds, slope, iterations): the longest leading stretch, at most ``most``, on which the batch grows linearly."""
+    first, slope = batch_line(state, settings, models, pad, extra, 0.0)
+    count = most
+    while count > 1:
+        last, last_slope = batch_line(state, settings, models, pad, extra, float(count - 1))
+        if last_slope - slope <= 1e-12 * last_slope:
+            break
+        crossing = (last - last_slope * (count - 1.0) - first) / (slope - last_slope)
+        count = min(count - 1, max(1, int(crossing) + 1))
+    return first, slope, count
