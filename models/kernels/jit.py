@@ -1,11 +1,13 @@
 """The one door to numba: kernels are decorated here, and nothing else in the project imports it.
 
 Compiled code is cached on disk, drops the GIL (trials run on threads) and divides like IEEE (no exception checks).
+numba's cache watches the file of a kernel alone, not the kernels that it calls, so the stamp here covers all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import numba
@@ -13,13 +15,18 @@ import numba
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 
+def _sources() -> tuple[tuple[str, int, int], ...]:
+    """Name, time and size of every kernel's source."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+
+
+_STAMP = _sources()
+
+
 def compiled(function: Kernel) -> Kernel:
-    """Compile at the first call and keep the machine code for the next process."""
-    kernel: Kernel = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    return kernel
-
-
-def inlined(function: Kernel) -> Kernel:
-    """Like ``compiled``, and copied into its callers: for the small functions of the inner loop."""
-    kernel: Kernel = numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")(function)
-    return kernel
+    """Compile at the first call, inlined into other kernels, and keep the machine code for the next process."""
+    kernel = numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True, _nrt=False)(function)
+    kernel._cache._cache_file._source_stamp = _STAMP  # noqa: SLF001  numba has no public way to name a kernel's dependencies
+    typed: Kernel = kernel
+    return typed
