@@ -108,6 +108,12 @@ class RequestArrays:
         if self.klass is not None and count and not (0 <= self.klass.min() and self.klass.max() < len(self.class_names)):
             raise ContradictionError("a request's class has no name", path="requests.klass", value=int(self.klass.max()))
 
+        if self.cancel is not None and count:
+            if self.follows is not None:
+                raise ContradictionError("requests that follow others cannot carry a time of cancellation", path="requests.cancel")
+            if np.isnan(self.cancel).any() or (self.cancel < self.arrival).any():
+                raise InputError("a cancellation precedes its arrival", path="requests.cancel")
+
     @staticmethod
     def _check_followers(follows: Integers) -> None:
         after = follows[follows >= 0]

@@ -26,7 +26,7 @@ _STAMP = _sources()
 
 def compiled(function: Kernel) -> Kernel:
     """Compile at the first call, inlined into other kernels, and keep the machine code for the next process."""
-    kernel = numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True, _nrt=False)(function)
+    kernel = numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(function)
     kernel._cache._cache_file._source_stamp = _STAMP  # noqa: SLF001  numba has no public way to name a kernel's dependencies
     typed: Kernel = kernel
     return typed

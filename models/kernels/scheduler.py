@@ -267,9 +267,8 @@ def cancel_due(
         while slot >= 0 and slots[slot].request != request:
             slot = slots[slot].next
         if slot < 0:
-            results[request].last = state.time
             state.in_system -= 1
-            end_request(state, settings, results, request, CANCELLED, follower, delay, pending)
+            end_request(state, results, request, CANCELLED, state.time, follower, delay, pending)
             continue
         if slots[slot].decoding > 0:
             leave_decoders(state, settings, slots, slot, phases, heap, stack, results, nodes, path_start, path_nodes, prompt[request])
@@ -297,9 +296,9 @@ def idle(state, settings, arrival, follows, pending, cancel, cancel_order):  # t
     """Nothing to run: jump to the next arrival. False where there is none (a request can never be scheduled)."""
     skip_followers(state, arrival, follows)
     time = next_arrival_time(state, arrival, follows, pending)
-    if state.preempted_now > 0 or (state.done == arrival.shape[0]):
+    if state.preempted_now > 0 or state.done == arrival.shape[0] or time <= state.time:
         return True
-    if time >= float(NEVER) or time <= state.time:
+    if time >= float(NEVER):
         time = next_cancel_time(state, settings, cancel, cancel_order)
     if time >= float(NEVER):
         state.stuck = 1
@@ -316,11 +315,11 @@ def run_scheduler(
     """Simulate until every request has ended (or the early stop says enough)."""
     state, settings = state_of[0], settings_of[0]
     while state.done < arrival.shape[0] and state.stopped == 0:
-        if settings.cancel_count > 0:
-            cancel_due(state, settings, slots, free, prefills, heap, phases, stack, results, links, nodes, path_start, path_nodes, prompt, cancel, cancel_order, follower, delay, pending)
         skip_followers(state, arrival, follows)
         while next_arrival_time(state, arrival, follows, pending) <= state.time:
             receive_next(state, settings, results, arrival, prompt, output, queue, follows, follower, delay, pending)
+        if settings.cancel_count > 0:
+            cancel_due(state, settings, slots, free, prefills, heap, phases, stack, results, links, nodes, path_start, path_nodes, prompt, cancel, cancel_order, follower, delay, pending)
         clear_batch(state, settings)
         if mixes(settings):
             schedule_decodes(state, settings, slots, free, phases, heap, stack, results, nodes, path_start, path_nodes, links, prompt, resume, prefills)

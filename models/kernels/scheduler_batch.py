@@ -64,10 +64,10 @@ def receive(state, settings, results, request, time, prompt, output, queue, foll
     """A request arrives: refused for good, or queued."""
     results[request].arrival = time
     if impossible(settings, prompt[request], output[request]):
-        end_request(state, settings, results, request, TOO_LARGE, follower, delay, pending)
+        end_request(state, results, request, TOO_LARGE, time, follower, delay, pending)
         return
     if settings.admission_limit > 0 and state.in_system >= settings.admission_limit:
-        end_request(state, settings, results, request, OVER_LIMIT, follower, delay, pending)
+        end_request(state, results, request, OVER_LIMIT, state.time, follower, delay, pending)
         return
     state.in_system += 1
     queue[state.queue_tail] = request
@@ -251,11 +251,10 @@ def admit_waiting(
         gone = results[request].status != PENDING
         hit, idle = (0, 0) if gone else cached_prefix(settings, nodes, path_start, path_nodes, request, (target - 1) // settings.block_tokens, links)
         kind = klass[request] if klass.shape[0] > 0 else 0
-        if not gone and settings.deadline_aware > 0 and too_late(state, settings, models, pad, extra, limits, results[request].arrival, kind, hit, target, left):
+        if not gone and settings.deadline_aware > 0 and too_late(state, settings, models, pad, extra, limits, results[request].arrival, kind, hit * settings.block_tokens, target, left):
             gone = True
             state.in_system -= 1
-            results[request].last = state.time
-            end_request(state, settings, results, request, LATE, follower, delay, pending)
+            end_request(state, results, request, LATE, state.time, follower, delay, pending)
         chunk = 0 if gone else chunk_of(state, settings, target - hit * settings.block_tokens)
         if not gone and chunk == 0 and settings.policy != FIXED:
             return

@@ -139,12 +139,12 @@ def leave_decoders(state, settings, slots, slot, phases, heap, stack, results, n
 
 
 @compiled
-def end_request(state, settings, results, request, status, follower, delay, pending):  # type: ignore[no-untyped-def]
+def end_request(state, results, request, status, when, follower, delay, pending):  # type: ignore[no-untyped-def]
     """Nothing more happens to the request; the one that waited for it may arrive."""
-    results[request].status = status
+    results[request].status, results[request].last = status, when
     state.done += 1
     if follower.shape[0] > 0 and follower[request] >= 0:
-        pending_push(state, pending, state.time + delay[follower[request]], follower[request])
+        pending_push(state, pending, when + delay[follower[request]], follower[request])
 
 
 @compiled
@@ -212,8 +212,7 @@ def next_cancel_time(state, settings, cancel, cancel_order):  # type: ignore[no-
 def finish_slot(state, settings, slots, free, slot, status, results, nodes, path_start, path_nodes, links, follower, delay, pending):  # type: ignore[no-untyped-def]
     """The request is complete or cancelled: blocks and slot are free from now on."""
     request = slots[slot].request
-    results[request].last = state.time
     release_blocks(state, settings, slots, slot, links, nodes, path_start, path_nodes)
     run_remove(state, slots, free, slot)
     state.in_system -= 1
-    end_request(state, settings, results, request, status, follower, delay, pending)
+    end_request(state, results, request, status, state.time, follower, delay, pending)
