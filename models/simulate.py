@@ -11,7 +11,18 @@ import numpy as np
 from models.errors import ContradictionError, SolverError
 from models.kernels import scheduler_state as memory
 from models.kernels.step import StepModel
-from models.simulation_types import Cache, Deadlines, EarlyStop, EngineParameters, Floats, Integers, PrefixTree, Records, RequestArrays, SimulationResult
+from models.simulation_types import (
+    Cache,
+    Deadlines,
+    EarlyStop,
+    EngineParameters,
+    Floats,
+    Integers,
+    PrefixTree,
+    Records,
+    RequestArrays,
+    SimulationResult,
+)
 
 GAP_LOG = 1 << 20  # exact gap entries before they fold into the histogram
 SAMPLES = 512
@@ -40,7 +51,9 @@ def graph_padding(sizes: tuple[int, ...]) -> Integers:
     return np.where(rows == 0, 0, captured[np.searchsorted(captured, rows)])
 
 
-def _settings(engine: EngineParameters, requests: RequestArrays, one_model: bool, seed: int, stop: EarlyStop | None, timeline: bool) -> Records:  # noqa: FBT001
+def _settings(
+    engine: EngineParameters, requests: RequestArrays, one_model: bool, seed: int, stop: EarlyStop | None, timeline: bool
+) -> Records:
     record = np.zeros(1, memory.SETTINGS)
     random = engine.acceptance is not None
     paged = engine.kv_blocks > 0 and engine.reserve != 2
@@ -93,7 +106,12 @@ def _warm(state: Records, nodes: Records, links: Records, tree: PrefixTree, engi
     """Prefixes cached before the first arrival: leaves oldest, so that they go first."""
     order = [place for place in range(len(nodes) - 1, -1, -1) if tree.warm[place] and nodes["size"][place] > 0]
     if engine.kv_blocks and int(nodes["size"][order].sum()) > engine.kv_blocks:
-        raise ContradictionError("the cached prefixes exceed the KV pool", path="workload.prefix_cached", value=int(int(nodes["size"][order].sum())), way_out=f"the pool has {engine.kv_blocks} blocks")
+        raise ContradictionError(
+            "the cached prefixes exceed the KV pool",
+            path="workload.prefix_cached",
+            value=int(nodes["size"][order].sum()),
+            way_out=f"the pool has {engine.kv_blocks} blocks",
+        )
     for before, place in zip([-1, *order], order, strict=False):
         size = nodes["size"][place]
         nodes["cached"][place] = size
@@ -149,7 +167,7 @@ def simulate(
     follows, follower = _followers(requests)
     cancel = np.zeros(0) if requests.cancel is None else requests.cancel
     log = _logs(count, timeline)
-    run_scheduler(
+    world = memory.World(
         state, settings, np.stack([lower_step(prefill), lower_step(prefill if decode is None else decode)]), graph_padding(engine.graph_sizes),
         np.array(engine.seconds_by_rows, np.float64), _acceptance(engine),
         deadlines.table() if deadlines else np.full((len(requests.class_names), 4), np.inf) if engine.deadline_aware else np.zeros((0, 4)),
@@ -159,6 +177,7 @@ def simulate(
         *_slots(engine), np.zeros(count, np.int64), np.zeros(engine.max_num_seqs + 1, np.int64), np.zeros(count if len(follows) else 1, memory.PENDING_ARRIVAL),
         np.zeros(4 * engine.max_num_seqs + 64, memory.STACK), *log,
     )  # fmt: skip
+    run_scheduler(world)
     if state["stuck"][0]:
         raise SolverError("the simulated scheduler cannot place a request that should fit", path="simulate", value=int(state["done"][0]))
     return _result(requests, engine, deadlines, state, results, log)
@@ -166,7 +185,13 @@ def simulate(
 
 def _slots(engine: EngineParameters) -> tuple[Records, Integers, Integers, Records, Integers]:
     size = engine.max_num_seqs
-    return np.zeros(size, memory.SLOT), np.arange(size)[::-1].copy(), np.zeros(size, np.int64), np.zeros(size + 1, memory.HEAP), np.zeros(engine.block_tokens, np.int64)
+    return (
+        np.zeros(size, memory.SLOT),
+        np.arange(size)[::-1].copy(),
+        np.zeros(size, np.int64),
+        np.zeros(size + 1, memory.HEAP),
+        np.zeros(engine.block_tokens, np.int64),
+    )
 
 
 def _logs(count: int, timeline: bool) -> tuple[Records, Integers, Records, Records]:  # noqa: FBT001
@@ -176,7 +201,12 @@ def _logs(count: int, timeline: bool) -> tuple[Records, Integers, Records, Recor
 
 
 def _result(
-    requests: RequestArrays, engine: EngineParameters, deadlines: Deadlines | None, state: Records, results: Records, log: tuple[Records, Integers, Records, Records]
+    requests: RequestArrays,
+    engine: EngineParameters,
+    deadlines: Deadlines | None,
+    state: Records,
+    results: Records,
+    log: tuple[Records, Integers, Records, Records],
 ) -> SimulationResult:
     names = (
         "time", "iterations", "rounds", "busy_s", "peak_blocks", "evicted", "lookups_tokens", "hit_tokens", "preemptions", "recomputed", "prefilled",

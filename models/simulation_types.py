@@ -95,9 +95,13 @@ class RequestArrays:
         for name in ("prompt", "output", "klass", "follows", "cancel"):
             values = getattr(self, name)
             if values is not None and len(values) != count:
-                raise ContradictionError("every array needs one entry for each request", path=f"requests.{name}", value=len(values), way_out=f"give {count}")
+                raise ContradictionError(
+                    "every array needs one entry for each request", path=f"requests.{name}", value=len(values), way_out=f"give {count}"
+                )
         if count and (self.prompt.min() < 1 or self.output.min() < 1):
-            raise InputError("prompt and output lengths start at 1 token", path="requests", value=int(min(self.prompt.min(), self.output.min())))
+            raise InputError(
+                "prompt and output lengths start at 1 token", path="requests", value=int(min(self.prompt.min(), self.output.min()))
+            )
         if count and not (np.isfinite(self.arrival).all() and self.arrival.min() >= 0):
             raise InputError("arrival times must be finite and not negative", path="requests.arrival", way_out="repair or drop those rows")
         clocked = self.arrival if self.follows is None else self.arrival[self.follows < 0]
@@ -105,7 +109,7 @@ class RequestArrays:
             raise InputError("arrivals are not in order of time", path="requests.arrival", way_out="sort the requests by arrival")
         if self.follows is not None:
             self._check_followers(self.follows)
-        if self.klass is not None and count and not (0 <= self.klass.min() and self.klass.max() < len(self.class_names)):
+        if self.klass is not None and count and not (self.klass.min() >= 0 and self.klass.max() < len(self.class_names)):
             raise ContradictionError("a request's class has no name", path="requests.klass", value=int(self.klass.max()))
 
         if self.cancel is not None and count:
@@ -162,9 +166,15 @@ class EngineParameters:
                 value=self.token_budget, way_out=f"raise it to at least {rows} or lower max_num_seqs",
             )  # fmt: skip
         if not 1.0 <= self.tokens_per_round <= self.draft_tokens + 1:
-            raise ContradictionError(f"{self.draft_tokens} draft tokens emit 1 to {self.draft_tokens + 1} tokens a round", path="engine.tokens_per_round", value=self.tokens_per_round)
+            raise ContradictionError(
+                f"{self.draft_tokens} draft tokens emit 1 to {self.draft_tokens + 1} tokens a round",
+                path="engine.tokens_per_round",
+                value=self.tokens_per_round,
+            )
         if self.acceptance is not None and (len(self.acceptance) != self.draft_tokens or not all(0 <= a <= 1 for a in self.acceptance)):
-            raise ContradictionError("acceptance needs one probability for each draft token", path="engine.acceptance", value=self.acceptance)
+            raise ContradictionError(
+                "acceptance needs one probability for each draft token", path="engine.acceptance", value=self.acceptance
+            )
         if list(self.graph_sizes) != sorted(set(self.graph_sizes)) or (self.graph_sizes and self.graph_sizes[0] < 1):
             raise InputError("captured graph sizes must rise from 1", path="engine.graph_sizes", value=self.graph_sizes)
 

@@ -12,176 +12,185 @@ Value-based: private tails first, then leaf nodes in order of value for each blo
 
 from __future__ import annotations
 
-from models.kernels.jit import compiled
-from models.kernels.scheduler_state import CACHE_OFF, CACHE_VALUE
+from models.kernels.jit import part
+from models.kernels.scheduler_state import CACHE_OFF, CACHE_VALUE, World
 
 
-@compiled
-def blocks_of(tokens, block):  # type: ignore[no-untyped-def]
+@part
+def blocks_of(tokens: int, block: int) -> int:
     """ceil(tokens / block)."""
     return (tokens + block - 1) // block
 
 
-@compiled
-def available(state):  # type: ignore[no-untyped-def]
+@part
+def available(w: World) -> int:
     """Blocks that an allocation may take."""
+    state = w.state[0]
     return state.pristine + state.evictable
 
 
-@compiled
-def lru_append(state, links, entry, blocks):  # type: ignore[no-untyped-def]
+@part
+def lru_append(w: World, entry: int, blocks: int) -> None:
     """Entry becomes the most recently used."""
-    links[entry].blocks, links[entry].previous, links[entry].next = blocks, state.lru_tail, -1
+    state = w.state[0]
+    w.links[entry].blocks, w.links[entry].previous, w.links[entry].next = blocks, state.lru_tail, -1
     if state.lru_tail >= 0:
-        links[state.lru_tail].next = entry
+        w.links[state.lru_tail].next = entry
     else:
         state.lru_head = entry
     state.lru_tail = entry
     state.evictable += blocks
 
 
-@compiled
-def lru_remove(state, links, entry):  # type: ignore[no-untyped-def]
+@part
+def lru_remove(w: World, entry: int) -> None:
     """Entry leaves the list with the blocks it still has."""
-    before, after = links[entry].previous, links[entry].next
+    state = w.state[0]
+    before, after = w.links[entry].previous, w.links[entry].next
     if before >= 0:
-        links[before].next = after
+        w.links[before].next = after
     else:
         state.lru_head = after
     if after >= 0:
-        links[after].previous = before
+        w.links[after].previous = before
     else:
         state.lru_tail = before
-    state.evictable -= links[entry].blocks
-    links[entry].blocks = 0
+    state.evictable -= w.links[entry].blocks
+    w.links[entry].blocks = 0
 
 
-@compiled
-def evict_from(state, links, nodes, entry, wanted):  # type: ignore[no-untyped-def]
+@part
+def evict_from(w: World, entry: int, wanted: int) -> int:
     """Take up to ``wanted`` blocks from the tail of one entry; returns how many."""
-    taken = min(wanted, links[entry].blocks)
-    links[entry].blocks -= taken
+    state = w.state[0]
+    taken = min(wanted, w.links[entry].blocks)
+    w.links[entry].blocks -= taken
     state.evictable -= taken
     state.evicted += taken
-    if entry < nodes.shape[0]:
-        nodes[entry].cached -= taken
-    if links[entry].blocks == 0:
-        lru_remove(state, links, entry)
-        if entry < nodes.shape[0] and nodes[entry].parent >= 0:
-            nodes[nodes[entry].parent].children -= 1
+    if entry < w.nodes.shape[0]:
+        w.nodes[entry].cached -= taken
+    if w.links[entry].blocks == 0:
+        lru_remove(w, entry)
+        if entry < w.nodes.shape[0] and w.nodes[entry].parent >= 0:
+            w.nodes[w.nodes[entry].parent].children -= 1
     return taken
 
 
-@compiled
-def cheapest(state, links, nodes):  # type: ignore[no-untyped-def]
+@part
+def cheapest(w: World) -> int:
     """Value-based victim: the oldest private tail, else the leaf of lowest value (the oldest among equals)."""
+    state = w.state[0]
     best, entry = -1, state.lru_head
     while entry >= 0:
-        if entry >= nodes.shape[0]:
+        if entry >= w.nodes.shape[0]:
             return entry
-        if nodes[entry].children == 0 and (best < 0 or nodes[entry].value < nodes[best].value):
+        if w.nodes[entry].children == 0 and (best < 0 or w.nodes[entry].value < w.nodes[best].value):
             best = entry
-        entry = links[entry].next
+        entry = w.links[entry].next
     return best
 
 
-@compiled
-def take_blocks(state, settings, links, nodes, wanted):  # type: ignore[no-untyped-def]
+@part
+def take_blocks(w: World, wanted: int) -> None:
     """Allocate ``wanted`` blocks, which must be available: pristine ones first, then by eviction."""
+    state, settings = w.state[0], w.settings[0]
     fresh = min(wanted, state.pristine)
     state.pristine -= fresh
     wanted -= fresh
     while wanted > 0:
-        entry = cheapest(state, links, nodes) if settings.cache == CACHE_VALUE else state.lru_head
-        wanted -= evict_from(state, links, nodes, entry, wanted)
+        entry = cheapest(w) if settings.cache == CACHE_VALUE else state.lru_head
+        wanted -= evict_from(w, entry, wanted)
     state.peak_blocks = max(state.peak_blocks, settings.total_blocks - state.pristine - state.evictable)
 
 
-@compiled
-def cached_prefix(settings, nodes, path_start, path_nodes, request, most, links):  # type: ignore[no-untyped-def]
+@part
+def cached_prefix(w: World, request: int, most: int) -> tuple[int, int]:
     """(hit blocks, of which now evictable) for the request's path, at most ``most`` blocks."""
+    settings = w.settings[0]
     hit, idle = 0, 0
     if settings.cache == CACHE_OFF:
         return hit, idle
-    for place in range(path_start[request], path_start[request + 1]):
-        node = path_nodes[place]
-        usable = min(nodes[node].cached, most - hit)
+    for place in range(w.path_start[request], w.path_start[request + 1]):
+        node = w.path_nodes[place]
+        usable = min(w.nodes[node].cached, most - hit)
         if usable <= 0:
             break
         hit += usable
-        if nodes[node].references == 0:
-            idle += links[node].blocks
-        if usable < nodes[node].size:
+        if w.nodes[node].references == 0:
+            idle += w.links[node].blocks
+        if usable < w.nodes[node].size:
             break
     return hit, idle
 
 
-@compiled
-def hold_node(state, links, nodes, node):  # type: ignore[no-untyped-def]
+@part
+def hold_node(w: World, node: int) -> None:
     """One more request references the node; out of the eviction list with it."""
-    if nodes[node].references == 0 and links[node].blocks > 0:
-        lru_remove(state, links, node)
-    nodes[node].references += 1
+    if w.nodes[node].references == 0 and w.links[node].blocks > 0:
+        lru_remove(w, node)
+    w.nodes[node].references += 1
 
 
-@compiled
-def acquire_prefix(state, slots, slot, links, nodes, path_start, path_nodes, hit):  # type: ignore[no-untyped-def]
+@part
+def acquire_prefix(w: World, slot: int, hit: int) -> None:
     """Reference the ``hit`` cached blocks of the request's path."""
-    request, left = slots[slot].request, hit
-    slots[slot].shared, slots[slot].held, slots[slot].nodes, slots[slot].path_place, slots[slot].chained = hit, hit, 0, 0, 1
-    for place in range(path_start[request], path_start[request + 1]):
+    request, left = w.slots[slot].request, hit
+    w.slots[slot].shared, w.slots[slot].held, w.slots[slot].nodes, w.slots[slot].path_place, w.slots[slot].chained = hit, hit, 0, 0, 1
+    for place in range(w.path_start[request], w.path_start[request + 1]):
         if left <= 0:
             break
-        node = path_nodes[place]
-        hold_node(state, links, nodes, node)
-        slots[slot].nodes += 1
-        if left < nodes[node].size:
+        node = w.path_nodes[place]
+        hold_node(w, node)
+        w.slots[slot].nodes += 1
+        if left < w.nodes[node].size:
             break
-        left -= nodes[node].size
-        slots[slot].path_place += 1
+        left -= w.nodes[node].size
+        w.slots[slot].path_place += 1
 
 
-@compiled
-def extend_prefix(state, settings, slots, slot, links, nodes, path_start, path_nodes, tokens):  # type: ignore[no-untyped-def]
+@part
+def extend_prefix(w: World, slot: int, tokens: int) -> None:
     """Full blocks of the first ``tokens`` tokens join the shared prefix while the request's chain is unbroken."""
-    if settings.cache == CACHE_OFF or slots[slot].chained == 0:
+    settings = w.settings[0]
+    if settings.cache == CACHE_OFF or w.slots[slot].chained == 0:
         return
-    request, full = slots[slot].request, tokens // settings.block_tokens
-    length = path_start[request + 1] - path_start[request]
-    while slots[slot].shared < full and slots[slot].path_place < length:
-        node = path_nodes[path_start[request] + slots[slot].path_place]
-        offset = slots[slot].shared - nodes[node].start
-        if nodes[node].cached != offset:
-            slots[slot].chained = 0
+    request, full = w.slots[slot].request, tokens // settings.block_tokens
+    length = w.path_start[request + 1] - w.path_start[request]
+    while w.slots[slot].shared < full and w.slots[slot].path_place < length:
+        node = w.path_nodes[w.path_start[request] + w.slots[slot].path_place]
+        offset = w.slots[slot].shared - w.nodes[node].start
+        if w.nodes[node].cached != offset:
+            w.slots[slot].chained = 0
             return
-        if slots[slot].nodes == slots[slot].path_place:
-            nodes[node].references += 1
-            slots[slot].nodes += 1
-        if offset == 0 and nodes[node].parent >= 0:
-            nodes[nodes[node].parent].children += 1
-        added = min(full - slots[slot].shared, nodes[node].size - offset)
-        nodes[node].cached += added
-        slots[slot].shared += added
-        if offset + added == nodes[node].size:
-            slots[slot].path_place += 1
+        if w.slots[slot].nodes == w.slots[slot].path_place:
+            w.nodes[node].references += 1
+            w.slots[slot].nodes += 1
+        if offset == 0 and w.nodes[node].parent >= 0:
+            w.nodes[w.nodes[node].parent].children += 1
+        added = min(full - w.slots[slot].shared, w.nodes[node].size - offset)
+        w.nodes[node].cached += added
+        w.slots[slot].shared += added
+        if offset + added == w.nodes[node].size:
+            w.slots[slot].path_place += 1
 
 
-@compiled
-def release_blocks(state, settings, slots, slot, links, nodes, path_start, path_nodes):  # type: ignore[no-untyped-def]
+@part
+def release_blocks(w: World, slot: int) -> None:
     """Give back everything the slot holds: the private tail first, then its references from the leaf to the root."""
+    state, settings = w.state[0], w.settings[0]
     if settings.cache == CACHE_OFF:
-        state.pristine += slots[slot].held
+        state.pristine += w.slots[slot].held
         return
-    request = slots[slot].request
-    private = slots[slot].held - slots[slot].shared
+    request = w.slots[slot].request
+    private = w.slots[slot].held - w.slots[slot].shared
     if private > 0:
-        entry = nodes.shape[0] + request
-        if links[entry].blocks > 0:  # an earlier life of the same request left blocks: they merge, newest last
-            private += links[entry].blocks
-            lru_remove(state, links, entry)
-        lru_append(state, links, entry, private)
-    for place in range(path_start[request] + slots[slot].nodes - 1, path_start[request] - 1, -1):
-        node = path_nodes[place]
-        nodes[node].references -= 1
-        if nodes[node].references == 0 and nodes[node].cached > 0:
-            lru_append(state, links, node, nodes[node].cached)
+        entry = w.nodes.shape[0] + request
+        if w.links[entry].blocks > 0:  # an earlier life of the same request left blocks: they merge, newest last
+            private += w.links[entry].blocks
+            lru_remove(w, entry)
+        lru_append(w, entry, private)
+    for place in range(w.path_start[request] + w.slots[slot].nodes - 1, w.path_start[request] - 1, -1):
+        node = w.path_nodes[place]
+        w.nodes[node].references -= 1
+        if w.nodes[node].references == 0 and w.nodes[node].cached > 0:
+            lru_append(w, node, w.nodes[node].cached)

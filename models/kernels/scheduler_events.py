@@ -11,152 +11,162 @@ from __future__ import annotations
 
 import math
 
-from models.kernels.jit import compiled
-from models.kernels.scheduler_state import HISTOGRAM_BITS, HISTOGRAM_LOW
+from models.kernels.jit import part
+from models.kernels.scheduler_state import HISTOGRAM_BITS, HISTOGRAM_LOW, World
 
 
-@compiled
-def heap_before(heap, a, b):  # type: ignore[no-untyped-def]
+@part
+def heap_before(w: World, a: int, b: int) -> bool:
     """Whether entry a leaves the heap before entry b: earlier round, then earlier admission."""
-    return heap[a].key < heap[b].key or (heap[a].key == heap[b].key and heap[a].sequence < heap[b].sequence)
+    return w.heap[a].key < w.heap[b].key or (w.heap[a].key == w.heap[b].key and w.heap[a].sequence < w.heap[b].sequence)
 
 
-@compiled
-def heap_swap(heap, slots, a, b):  # type: ignore[no-untyped-def]
+@part
+def heap_swap(w: World, a: int, b: int) -> None:
     """Exchange two entries and tell their slots."""
-    key, sequence, slot = heap[a].key, heap[a].sequence, heap[a].slot
-    heap[a].key, heap[a].sequence, heap[a].slot = heap[b].key, heap[b].sequence, heap[b].slot
-    heap[b].key, heap[b].sequence, heap[b].slot = key, sequence, slot
-    slots[heap[a].slot].heap_place = a
-    slots[heap[b].slot].heap_place = b
+    key, sequence, slot = w.heap[a].key, w.heap[a].sequence, w.heap[a].slot
+    w.heap[a].key, w.heap[a].sequence, w.heap[a].slot = w.heap[b].key, w.heap[b].sequence, w.heap[b].slot
+    w.heap[b].key, w.heap[b].sequence, w.heap[b].slot = key, sequence, slot
+    w.slots[w.heap[a].slot].heap_place = a
+    w.slots[w.heap[b].slot].heap_place = b
 
 
-@compiled
-def heap_settle(heap, slots, size, place):  # type: ignore[no-untyped-def]
+@part
+def heap_settle(w: World, size: int, place: int) -> None:
     """Move the entry at ``place`` to where it belongs."""
-    while place > 0 and heap_before(heap, place, (place - 1) >> 1):
-        heap_swap(heap, slots, place, (place - 1) >> 1)
+    while place > 0 and heap_before(w, place, (place - 1) >> 1):
+        heap_swap(w, place, (place - 1) >> 1)
         place = (place - 1) >> 1
     while True:
         child = 2 * place + 1
         if child >= size:
             return
-        if child + 1 < size and heap_before(heap, child + 1, child):
+        if child + 1 < size and heap_before(w, child + 1, child):
             child += 1
-        if not heap_before(heap, child, place):
+        if not heap_before(w, child, place):
             return
-        heap_swap(heap, slots, place, child)
+        heap_swap(w, place, child)
         place = child
 
 
-@compiled
-def heap_push(state, heap, slots, slot, finish):  # type: ignore[no-untyped-def]
+@part
+def heap_push(w: World, slot: int, finish: int) -> None:
     """The decoder in ``slot`` finishes after round ``finish``."""
+    state = w.state[0]
     place = state.heap
-    heap[place].key, heap[place].sequence, heap[place].slot = finish, slots[slot].sequence, slot
-    slots[slot].heap_place = place
+    w.heap[place].key, w.heap[place].sequence, w.heap[place].slot = finish, w.slots[slot].sequence, slot
+    w.slots[slot].heap_place = place
     state.heap += 1
-    heap_settle(heap, slots, state.heap, place)
+    heap_settle(w, state.heap, place)
 
 
-@compiled
-def heap_remove(state, heap, slots, slot):  # type: ignore[no-untyped-def]
+@part
+def heap_remove(w: World, slot: int) -> None:
     """Take the decoder in ``slot`` out, wherever it stands."""
-    place = slots[slot].heap_place
+    state = w.state[0]
+    place = w.slots[slot].heap_place
     state.heap -= 1
     if place != state.heap:
-        heap_swap(heap, slots, place, state.heap)
-        heap_settle(heap, slots, state.heap, place)
+        heap_swap(w, place, state.heap)
+        heap_settle(w, state.heap, place)
 
 
-@compiled
-def pending_push(state, pending, time, request):  # type: ignore[no-untyped-def]
+@part
+def pending_push(w: World, time: float, request: int) -> None:
     """A request that follows another one (next turn, closed loop) arrives at ``time``."""
+    state = w.state[0]
     place = state.pending
     state.pending += 1
     while place > 0:
         parent = (place - 1) >> 1
-        if pending[parent].time < time or (pending[parent].time == time and pending[parent].request < request):
+        if w.pending[parent].time < time or (w.pending[parent].time == time and w.pending[parent].request < request):
             break
-        pending[place].time, pending[place].request = pending[parent].time, pending[parent].request
+        w.pending[place].time, w.pending[place].request = w.pending[parent].time, w.pending[parent].request
         place = parent
-    pending[place].time, pending[place].request = time, request
+    w.pending[place].time, w.pending[place].request = time, request
 
 
-@compiled
-def pending_pop(state, pending):  # type: ignore[no-untyped-def]
+@part
+def pending_pop(w: World) -> None:
     """Drop the earliest pending arrival."""
+    state = w.state[0]
     state.pending -= 1
-    time, request, size, place = pending[state.pending].time, pending[state.pending].request, state.pending, 0
+    time, request, size, place = w.pending[state.pending].time, w.pending[state.pending].request, state.pending, 0
     while True:
         child = 2 * place + 1
         if child >= size:
             break
         right = child + 1
-        if right < size and (pending[right].time < pending[child].time or (pending[right].time == pending[child].time and pending[right].request < pending[child].request)):
+        if right < size and (
+            w.pending[right].time < w.pending[child].time
+            or (w.pending[right].time == w.pending[child].time and w.pending[right].request < w.pending[child].request)
+        ):
             child = right
-        if time < pending[child].time or (time == pending[child].time and request < pending[child].request):
+        if time < w.pending[child].time or (time == w.pending[child].time and request < w.pending[child].request):
             break
-        pending[place].time, pending[place].request = pending[child].time, pending[child].request
+        w.pending[place].time, w.pending[place].request = w.pending[child].time, w.pending[child].request
         place = child
-    pending[place].time, pending[place].request = time, request
+    w.pending[place].time, w.pending[place].request = time, request
 
 
-@compiled
-def stack_compact(state, stack, slots):  # type: ignore[no-untyped-def]
+@part
+def stack_compact(w: World) -> None:
     """Keep only the spans that begin at the join of a live decoder (or the latest): others serve nobody any more."""
+    state = w.state[0]
     kept = 0
     for place in range(state.stack):
-        low = stack[place].round
-        high = stack[place + 1].round if place + 1 < state.stack else 1 << 62
+        low = w.stack[place].round
+        high = w.stack[place + 1].round if place + 1 < state.stack else 1 << 62
         wanted = place + 1 == state.stack
-        for slot in range(slots.shape[0]):
-            if slots[slot].decoding > 0 and low <= slots[slot].since < high:
+        for slot in range(w.slots.shape[0]):
+            if w.slots[slot].decoding > 0 and low <= w.slots[slot].since < high:
                 wanted = True
                 break
         if wanted:
-            stack[kept].round, stack[kept].gap = low, stack[place].gap
+            w.stack[kept].round, w.stack[kept].gap = low, w.stack[place].gap
             kept += 1
     state.stack = kept
 
 
-@compiled
-def stack_push(state, stack, slots, gap):  # type: ignore[no-untyped-def]
+@part
+def stack_push(w: World, gap: float) -> None:
     """The longest gap of the rounds from ``state.rounds`` on is ``gap``; merges with spans that nobody tells apart."""
+    state = w.state[0]
     top = state.stack - 1
     first = state.rounds
-    if top >= 0 and stack[top].round >= state.last_join:
-        first = stack[top].round
-        gap = max(gap, stack[top].gap)
+    if top >= 0 and w.stack[top].round >= state.last_join:
+        first = w.stack[top].round
+        gap = max(gap, w.stack[top].gap)
         top -= 1
-    while top >= 0 and stack[top].gap <= gap:
-        first = stack[top].round
+    while top >= 0 and w.stack[top].gap <= gap:
+        first = w.stack[top].round
         top -= 1
-    if top + 2 >= stack.shape[0]:
+    if top + 2 >= w.stack.shape[0]:
         state.stack = top + 1
-        stack_compact(state, stack, slots)
+        stack_compact(w)
         top = state.stack - 1
-    stack[top + 1].round, stack[top + 1].gap = first, gap
+    w.stack[top + 1].round, w.stack[top + 1].gap = first, gap
     state.stack = top + 2
 
 
-@compiled
-def stack_longest(state, stack, since):  # type: ignore[no-untyped-def]
+@part
+def stack_longest(w: World, since: int) -> float:
     """Longest gap of the rounds ``since`` .. now; 0 where no round has passed."""
+    state = w.state[0]
     if since >= state.rounds:
         return 0.0
     low, high = 0, state.stack - 1
     while low < high:
         middle = (low + high + 1) >> 1
-        if stack[middle].round <= since:
+        if w.stack[middle].round <= since:
             low = middle
         else:
             high = middle - 1
-    return stack[low].gap
+    return w.stack[low].gap
 
 
-@compiled
-def gap_bin(gap, bins):  # type: ignore[no-untyped-def]
+@part
+def gap_bin(gap: float, bins: int) -> int:
     """Histogram bin of a gap: octave and 2^14 equal steps within it."""
     if gap <= 0.0:
         return 0
@@ -165,23 +175,25 @@ def gap_bin(gap, bins):  # type: ignore[no-untyped-def]
     return min(max(place, 0), bins - 1)
 
 
-@compiled
-def fold_gaps(state, gaps, histogram):  # type: ignore[no-untyped-def]
+@part
+def fold_gaps(w: World) -> None:
     """Empty the full log into the histogram."""
+    state = w.state[0]
     for place in range(state.gap_entries):
-        entry = gaps[place]
+        entry = w.gaps[place]
         for i in range(entry.count):
-            histogram[gap_bin(entry.start + i * entry.slope, histogram.shape[0])] += entry.weight
+            w.histogram[gap_bin(entry.start + i * entry.slope, w.histogram.shape[0])] += entry.weight
     state.gap_entries = 0
     state.gaps_binned = 1
 
 
-@compiled
-def log_gaps(state, gaps, histogram, start, slope, count, weight):  # type: ignore[no-untyped-def]
+@part
+def log_gaps(w: World, start: float, slope: float, count: int, weight: int) -> None:
     """``weight`` requests saw the gaps start, start + slope, … (``count`` of them)."""
-    if state.gap_entries == gaps.shape[0]:
-        fold_gaps(state, gaps, histogram)
-    entry = gaps[state.gap_entries]
+    state = w.state[0]
+    if state.gap_entries == w.gaps.shape[0]:
+        fold_gaps(w)
+    entry = w.gaps[state.gap_entries]
     entry.start, entry.slope, entry.count, entry.weight = start, slope, count, weight
     state.gap_entries += 1
     total = count * start + slope * (0.5 * count * (count - 1.0))

@@ -9,12 +9,13 @@ is exact. Where the slopes differ the run is cut at the crossing of the two end 
 
 from __future__ import annotations
 
-from models.kernels.jit import compiled
+from models.kernels.jit import part
+from models.kernels.scheduler_state import Row, World
 
 LINEAR_FORM = 0.0
 
 
-@compiled
+@part
 def larger(a: float, slope_a: float, b: float, slope_b: float) -> tuple[float, float]:
     """max of two lines at this point, with its slope to the right."""
     if a > b or (a == b and slope_a > slope_b):
@@ -22,7 +23,7 @@ def larger(a: float, slope_a: float, b: float, slope_b: float) -> tuple[float, f
     return b, slope_b
 
 
-@compiled
+@part
 def joined(a: float, slope_a: float, b: float, slope_b: float, overlap: float) -> tuple[float, float]:
     """max + (1 - w) min: two activities of which the share w overlaps."""
     top, slope = larger(a, slope_a, b, slope_b)
@@ -30,8 +31,8 @@ def joined(a: float, slope_a: float, b: float, slope_b: float, overlap: float) -
     return overlap * top + rest * (a + b), overlap * slope + rest * (slope_a + slope_b)
 
 
-@compiled
-def step_line(m, n, h, q, k, s, dq, dk):  # type: ignore[no-untyped-def]
+@part
+def step_line(m: Row, n: float, h: float, q: float, k: float, s: float, dq: float, dk: float) -> tuple[float, float]:
     """(seconds, seconds for each further iteration) of ``models.kernels.step.step_seconds`` at (n, h, q, k, s)."""
     read = m.weight_bytes + k
     if m.expert_bytes > 0.0:
@@ -49,29 +50,32 @@ def step_line(m, n, h, q, k, s, dq, dk):  # type: ignore[no-untyped-def]
         value, slope = joined(host, 0.0, device, device_step, m.host_overlap)
         value += m.collective_s + m.collective_per_token_s * n + m.conversion_s_per_byte * k
         slope += m.conversion_s_per_byte * dk
-    floor, floor_step = larger(flops * m.inverse_peak_flops, flops_step * m.inverse_peak_flops, read * m.inverse_peak_bytes, dk * m.inverse_peak_bytes)
+    floor, floor_step = larger(
+        flops * m.inverse_peak_flops, flops_step * m.inverse_peak_flops, read * m.inverse_peak_bytes, dk * m.inverse_peak_bytes
+    )
     return larger(value, slope, floor, floor_step)
 
 
-@compiled
-def padded(n, pad):  # type: ignore[no-untyped-def]
+@part
+def padded(w: World, n: float) -> float:
     """Rows of the captured graph that runs ``n`` rows: 17..32 rows all run the 32-row graph (section 8.2.4)."""
-    if n < pad.shape[0]:
-        return float(pad[int(n)])
+    if n < w.pad.shape[0]:
+        return float(w.pad[int(n)])
     return n
 
 
-@compiled
-def shape_seconds(n, extra):  # type: ignore[no-untyped-def]
+@part
+def shape_seconds(w: World, n: float) -> float:
     """Measured seconds that depend on the row count alone; the last entry holds beyond the table."""
-    if extra.shape[0] == 0:
+    if w.extra.shape[0] == 0:
         return 0.0
-    return extra[min(int(n), extra.shape[0] - 1)]
+    return w.extra[min(int(n), w.extra.shape[0] - 1)]
 
 
-@compiled
-def batch_line(state, settings, models, pad, extra, i):  # type: ignore[no-untyped-def]
+@part
+def batch_line(w: World, i: float) -> tuple[float, float]:
     """(seconds, slope) of the batch being built, ``i`` iterations later with nothing else changed."""
+    state, settings = w.state[0], w.settings[0]
     rows = 0.0
     q, k, dq, dk, s = 0.0, 0.0, 0.0, 0.0, 0.0
     if state.decoding > 0:
@@ -83,31 +87,40 @@ def batch_line(state, settings, models, pad, extra, i):  # type: ignore[no-untyp
     pairs, kv = state.pairs + i * state.pairs_step, settings.kv_bytes * (state.kv_tokens + i * state.kv_step)
     if settings.one_model > 0:
         kv += settings.state_bytes * state.sequences
-        n = padded(rows + state.new_tokens, pad)
+        n = padded(w, rows + state.new_tokens)
         value, slope = step_line(
-            models[0], n, rows + state.logit_rows, q + pairs, k + kv, s + state.sequences, dq + state.pairs_step, dk + settings.kv_bytes * state.kv_step
+            w.models[0],
+            n,
+            rows + state.logit_rows,
+            q + pairs,
+            k + kv,
+            s + state.sequences,
+            dq + state.pairs_step,
+            dk + settings.kv_bytes * state.kv_step,
         )
-        return value + shape_seconds(n, extra), slope
+        return value + shape_seconds(w, n), slope
     value, slope = 0.0, 0.0
     if state.sequences > 0.0:
-        n = padded(state.new_tokens, pad)
+        n = padded(w, state.new_tokens)
         kv += settings.state_bytes * state.sequences
-        value, slope = step_line(models[0], n, state.logit_rows, pairs, kv, state.sequences, state.pairs_step, settings.kv_bytes * state.kv_step)
+        value, slope = step_line(
+            w.models[0], n, state.logit_rows, pairs, kv, state.sequences, state.pairs_step, settings.kv_bytes * state.kv_step
+        )
     if rows > 0.0:
-        n = padded(rows, pad)
-        decode, decode_step = step_line(models[1], n, rows, q, k, s, dq, dk)
+        n = padded(w, rows)
+        decode, decode_step = step_line(w.models[1], n, rows, q, k, s, dq, dk)
         value, slope = value + decode, slope + decode_step
-    return value + shape_seconds(rows + state.new_tokens, extra), slope
+    return value + shape_seconds(w, rows + state.new_tokens), slope
 
 
-@compiled
-def run_seconds(first, slope, count):  # type: ignore[no-untyped-def]
+@part
+def run_seconds(first: float, slope: float, count: int) -> float:
     """Sum of ``count`` iterations that begin at ``first`` and grow by ``slope``."""
     return count * first + slope * (0.5 * count * (count - 1.0))
 
 
-@compiled
-def iterations_until(first, slope, seconds, most):  # type: ignore[no-untyped-def]
+@part
+def iterations_until(first: float, slope: float, seconds: float, most: int) -> int:
     """Fewest iterations (1..most) whose sum reaches ``seconds``; ``most`` where the sum stays below."""
     if seconds <= first:
         return 1
@@ -123,13 +136,13 @@ def iterations_until(first, slope, seconds, most):  # type: ignore[no-untyped-de
     return count
 
 
-@compiled
-def linear_run(state, settings, models, pad, extra, most):  # type: ignore[no-untyped-def]
+@part
+def linear_run(w: World, most: int) -> tuple[float, float, int]:
     """(first seconds, slope, iterations): the longest leading stretch, at most ``most``, on which the batch grows linearly."""
-    first, slope = batch_line(state, settings, models, pad, extra, 0.0)
+    first, slope = batch_line(w, 0.0)
     count = most
     while count > 1:
-        last, last_slope = batch_line(state, settings, models, pad, extra, float(count - 1))
+        last, last_slope = batch_line(w, float(count - 1))
         if last_slope - slope <= 1e-12 * last_slope:
             break
         crossing = (last - last_slope * (count - 1.0) - first) / (slope - last_slope)
