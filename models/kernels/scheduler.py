@@ -1,0 +1,351 @@
+"""The scheduler loop: traffic in, per-request times out, one run of iterations at a time.
+
+Between two events (an arrival that could be admitted, the last chunk of a prompt, a completion, exhausted blocks, a
+cancellation) every iteration does the same to the same requests, and its time grows linearly (``scheduler_step``), so the
+whole run is added up in closed form. Notation: ``scheduler_state``. Rows of the arrays are described in ``models.simulate``.
+"""
+
+from __future__ import annotations
+
+from models.kernels.jit import compiled, part
+from models.kernels.scheduler_batch import (
+    admit_waiting,
+    admits,
+    clear_batch,
+    continue_prompts,
+    decodes_after,
+    mixes,
+    next_arrival_time,
+    receive,
+    schedule_decodes,
+    skip_followers,
+)
+from models.kernels.scheduler_blocks import available, blocks_of, extend_prefix, take_blocks
+from models.kernels.scheduler_events import heap_push, log_gaps, pending_pop, stack_push
+from models.kernels.scheduler_slots import (
+    accepted_tokens,
+    drop_prefill,
+    end_request,
+    finish_slot,
+    join_decoders,
+    judge_good,
+    leave_decoders,
+    next_cancel_time,
+)
+from models.kernels.scheduler_state import CACHE_OFF, CANCELLED, DECODE_ROW, FINISHED, NEVER, PENDING, PREFILL_ROW, RESERVE_WHOLE, World
+from models.kernels.scheduler_step import iterations_until, linear_run, run_seconds
+
+
+@part
+def rounds_need(w: World, block: int, first: int, count: int) -> int:
+    """Blocks that ``count`` rounds from round ``first`` on allocate: a decoder needs one whenever its tail block is full."""
+    whole = count // block
+    need = 0
+    if whole > 0:
+        for place in range(block):
+            need += w.phases[place]
+        need *= whole
+    for place in range(first, first + count % block):
+        need += w.phases[-place % block]
+    return need
+
+
+@part
+def rounds_within(w: World, block: int, room: int, most: int) -> int:
+    """Rounds after the next one (at most ``most``) whose blocks fit into ``room``."""
+    state = w.state[0]
+    cycles = room // max(state.decoders, 1)
+    count = min(most, cycles * block)
+    if count == most:
+        return most
+    room -= cycles * state.decoders
+    while count < most:
+        room -= w.phases[-(state.rounds + 1 + count) % block]
+        if room < 0:
+            break
+        count += 1
+    return count
+
+
+@part
+def longest_run(w: World) -> int:
+    """Iterations for which the batch stays the same, time-driven events aside."""
+    state, settings = w.state[0], w.settings[0]
+    if settings.every_iteration > 0 or settings.per_round > 0 or state.preempted_now > 0:
+        return 1
+    if state.decoding > 0 and (state.newcomers > 0 or (not mixes(w) and state.round_end < state.time)):
+        return 1
+    most = state.same_for
+    if state.decoding > 0:
+        most = min(most, w.heap[0].key - state.rounds)
+    waiting = state.resume > 0 or state.queue_head < state.queue_tail
+    if settings.cache != CACHE_OFF and waiting and state.sequences > 0.0:
+        return 1
+    if settings.total_blocks == 0 or settings.reserve == RESERVE_WHOLE or most <= 1:
+        return most
+    if state.sequences == 0.0:
+        return 1 + rounds_within(w, settings.block_tokens, available(w), most - 1)
+    tokens = int(state.new_tokens) + (state.decoders if state.decoding > 0 else 0)
+    bound = tokens * (most - 1) // settings.block_tokens + state.decoders + int(state.sequences)
+    return most if bound <= available(w) else 1
+
+
+@part
+def record_rows(w: World, seconds: float) -> None:
+    """Timeline: who did what in this iteration."""
+    state, settings = w.state[0], w.settings[0]
+    slot = state.run_head
+    while slot >= 0 and state.rows_recorded < w.timeline.shape[0]:
+        decodes = w.slots[slot].decoding > 0
+        if (decodes and state.decoding > 0) or (not decodes and w.slots[slot].chunk > 0):
+            row = w.timeline[state.rows_recorded]
+            row.start, row.end, row.request = state.time, state.time + seconds, w.slots[slot].request
+            row.kind, row.tokens = (DECODE_ROW, settings.rows) if decodes else (PREFILL_ROW, w.slots[slot].chunk)
+            state.rows_recorded += 1
+        slot = w.slots[slot].next
+
+
+@part
+def record_sample(w: World) -> None:
+    """State over time, at most as many samples as there is room for: when full, every second one goes."""
+    state, settings = w.state[0], w.settings[0]
+    if state.samples == w.samples.shape[0]:
+        for place in range(w.samples.shape[0] // 2):
+            w.samples[place] = w.samples[2 * place]
+        state.samples = w.samples.shape[0] // 2
+        state.sample_s *= 2.0
+    sample = w.samples[state.samples]
+    sample.time, sample.running = state.time, state.running
+    sample.waiting = state.queue_tail - state.queue_head + state.resume
+    sample.used_blocks = settings.total_blocks - state.pristine - state.evictable if settings.total_blocks > 0 else 0
+    sample.hit_tokens, sample.lookup_tokens = state.hit_tokens, state.lookups_tokens
+    sample.preemptions, sample.recomputed = state.preemptions, state.recomputed
+    state.samples += 1
+    state.next_sample = state.time + state.sample_s
+
+
+@part
+def log_round_gaps(w: World, first: float, slope: float, count: int) -> None:
+    """Gaps of the decoders of this run; a decoder that waited since its first token sees its own first gap."""
+    state = w.state[0]
+    if mixes(w) or (state.newcomers == 0 and state.round_end == state.time):
+        log_gaps(w, first, slope, count, state.decoders)
+        stack_push(w, first + slope * (count - 1.0))
+        return
+    end = state.time + first
+    if state.newcomers < state.decoders:
+        log_gaps(w, end - state.round_end, 0.0, 1, state.decoders - state.newcomers)
+        stack_push(w, end - state.round_end)
+    else:
+        stack_push(w, 0.0)
+    slot = state.run_head
+    while slot >= 0 and state.newcomers > 0:
+        if w.slots[slot].decoding > 0 and w.slots[slot].since > state.rounds:
+            gap = end - w.slots[slot].emitted
+            log_gaps(w, gap, 0.0, 1, 1)
+            w.results[w.slots[slot].request].max_gap = max(w.results[w.slots[slot].request].max_gap, gap)
+            state.newcomers -= 1
+        slot = w.slots[slot].next
+
+
+@part
+def draw_round(w: World) -> None:
+    """Random acceptance: every decoder advances by what its round yielded."""
+    state, settings = w.state[0], w.settings[0]
+    slot = state.run_head
+    while slot >= 0:
+        if w.slots[slot].decoding > 0:
+            request = w.slots[slot].request
+            tokens = accepted_tokens(w, request, w.results[request].draws)
+            w.results[request].draws += 1
+            w.slots[slot].progress += tokens
+            if settings.constant_context == 0:
+                state.context += tokens
+        slot = w.slots[slot].next
+
+
+@part
+def advance(w: World, first: float, slope: float, count: int) -> None:
+    """The clock moves over ``count`` iterations of the batch."""
+    state, settings = w.state[0], w.settings[0]
+    seconds = run_seconds(first, slope, count)
+    if state.decoding > 0:
+        log_round_gaps(w, first, slope, count)
+        if count > 1 and settings.total_blocks > 0 and settings.reserve != RESERVE_WHOLE and settings.per_round == 0:
+            take_blocks(w, rounds_need(w, settings.block_tokens, state.rounds + 1, count - 1))
+        state.rounds += count
+        state.context += count * state.growth
+    state.time += seconds
+    state.busy_s += seconds
+    state.iterations += count
+    if state.decoding > 0:
+        state.round_end = state.time
+        if settings.random > 0:
+            draw_round(w)
+    state.round_blocks_taken = 0
+    if state.sequences > 0.0:
+        for place in range(state.prefilling):
+            slot = w.prefills[place]
+            w.slots[slot].computed += w.slots[slot].chunk * count
+            state.prefilled += w.slots[slot].chunk * count
+            if count > 1 and w.slots[slot].chunk > 0:
+                need = blocks_of(w.slots[slot].computed, settings.block_tokens) - w.slots[slot].held
+                if need > 0:
+                    take_blocks(w, need)
+                    w.slots[slot].held += need
+                extend_prefix(w, slot, w.slots[slot].computed)
+
+
+@part
+def finish_decoders(w: World) -> None:
+    """Decoders that have emitted their last token leave, in order of admission."""
+    state, settings = w.state[0], w.settings[0]
+    slot = state.run_head if settings.random > 0 else (w.heap[0].slot if state.heap > 0 and w.heap[0].key <= state.rounds else -1)
+    while slot >= 0:
+        request, after = w.slots[slot].request, w.slots[slot].next
+        whole = settings.random == 0 or (
+            w.slots[slot].decoding > 0 and w.slots[slot].generated + w.slots[slot].progress >= w.output[request]
+        )
+        if whole:
+            leave_decoders(w, slot)
+            extend_prefix(w, slot, w.prompt[request] + w.output[request] - 1)
+            w.results[request].generated = w.output[request]
+            finish_slot(w, slot, FINISHED)
+            judge_good(w, request)
+        if settings.random == 0:
+            after = w.heap[0].slot if state.heap > 0 and w.heap[0].key <= state.rounds else -1
+        slot = after
+
+
+@part
+def finish_prompts(w: World) -> None:
+    """Prompts that are complete emit a token and start to decode."""
+    state, settings = w.state[0], w.settings[0]
+    place, total = 0, state.prefilling
+    kept = 0
+    for place in range(total):
+        slot = w.prefills[place]
+        if w.slots[slot].computed < w.slots[slot].target:
+            w.prefills[kept] = slot
+            kept += 1
+            continue
+        request = w.slots[slot].request
+        if w.results[request].generated == 0:
+            w.results[request].first = state.time
+        else:
+            gap = state.time - w.results[request].last
+            w.results[request].max_gap = max(w.results[request].max_gap, gap)
+            log_gaps(w, gap, 0.0, 1, 1)
+        w.results[request].generated += 1
+        left = w.output[request] - w.results[request].generated
+        if left == 0:
+            finish_slot(w, slot, FINISHED)
+            judge_good(w, request)
+            continue
+        join_decoders(w, slot, w.slots[slot].target, w.results[request].generated)
+        if settings.random == 0:
+            rounds = left if settings.tokens_per_round == 1.0 else int(-(-(left / settings.tokens_per_round - 1e-9) // 1.0))
+            heap_push(w, slot, state.rounds + rounds)
+    state.prefilling = kept
+
+
+@part
+def cancel_due(w: World) -> None:
+    """Cancelled requests stop here: the iteration in flight has ended, so their blocks are free (section 8.3.2)."""
+    state = w.state[0]
+    while next_cancel_time(w) <= state.time:
+        request = w.cancel_order[state.next_cancel]
+        state.next_cancel += 1
+        if w.results[request].status != PENDING or w.results[request].arrival < 0.0:
+            continue
+        slot = state.run_head
+        while slot >= 0 and w.slots[slot].request != request:
+            slot = w.slots[slot].next
+        if slot < 0:
+            state.in_system -= 1
+            end_request(w, request, CANCELLED, state.time)
+            continue
+        if w.slots[slot].decoding > 0:
+            leave_decoders(w, slot)
+        else:
+            drop_prefill(w, slot)
+        finish_slot(w, slot, CANCELLED)
+
+
+@part
+def receive_next(w: World) -> None:
+    """Take the earliest arrival, whether by the clock or after another request."""
+    state = w.state[0]
+    by_clock = state.next_arrival < w.arrival.shape[0]
+    if state.pending > 0 and (
+        not by_clock
+        or w.pending[0].time < w.arrival[state.next_arrival]
+        or (w.pending[0].time == w.arrival[state.next_arrival] and w.pending[0].request < state.next_arrival)
+    ):
+        request, time = w.pending[0].request, w.pending[0].time
+        pending_pop(w)
+    else:
+        request, time = state.next_arrival, w.arrival[state.next_arrival]
+        state.next_arrival += 1
+        skip_followers(w)
+    receive(w, request, time)
+
+
+@part
+def idle(w: World) -> bool:
+    """Nothing to run: jump to the next arrival. False where there is none (a request can never be scheduled)."""
+    state = w.state[0]
+    skip_followers(w)
+    time = next_arrival_time(w)
+    if state.preempted_now > 0 or state.done == w.arrival.shape[0] or time <= state.time:
+        return True
+    if time >= float(NEVER):
+        time = next_cancel_time(w)
+    if time >= float(NEVER):
+        state.stuck = 1
+        return False
+    state.time = max(state.time, time)
+    return True
+
+
+@compiled
+def run_scheduler(w: World) -> None:
+    """Simulate until every request has ended (or the early stop says enough)."""
+    state, settings = w.state[0], w.settings[0]
+    while state.done < w.arrival.shape[0] and state.stopped == 0:
+        skip_followers(w)
+        while next_arrival_time(w) <= state.time:
+            receive_next(w)
+        if settings.cancel_count > 0:
+            cancel_due(w)
+        clear_batch(w)
+        if mixes(w):
+            schedule_decodes(w)
+            state.budget_left -= state.decoders * settings.rows
+        may_admit = admits(w)
+        continue_prompts(w)
+        if may_admit and state.preempted_now == 0:
+            admit_waiting(w)
+        if decodes_after(w):
+            schedule_decodes(w)
+        if mixes(w):
+            state.decoding = 1 if state.decoders > 0 else 0
+        if state.sequences == 0.0 and state.decoding == 0:
+            if not idle(w):
+                return
+            continue
+        first, slope, count = linear_run(w, longest_run(w))
+        until = float(NEVER)
+        if count > 1:
+            if state.open > 0 or settings.admission_limit > 0:
+                until = next_arrival_time(w)
+            until = min(until, next_cancel_time(w))
+            count = iterations_until(first, slope, until - state.time, count)
+        if settings.every_iteration > 0:
+            record_rows(w, first)
+        advance(w, first, slope, count)
+        finish_decoders(w)
+        if state.sequences > 0.0:
+            finish_prompts(w)
+        if state.time >= state.next_sample:
+            record_sample(w)

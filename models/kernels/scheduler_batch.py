@@ -1,0 +1,330 @@
+"""What the next iteration does: decodes, then unfinished prompts, then waiting requests, within tokens, slots and blocks.
+
+Order of a scheduling decision (CHUNKED is vLLM V1 and Sarathi; CONTINUOUS is Orca: whole prompts join the decodes):
+1. every decoder gets its rows; where blocks run out, the last admitted request is preempted until they suffice;
+2. unfinished prompts in order of admission get min(rest, chunk cap, budget left);
+3. unless somebody was preempted, waiting requests are admitted first come first served, the preempted ones before all.
+PREFILL_FIRST (SGLang without mixed chunks, vLLM V0) does 2 and 3 first and decodes only when they have nothing.
+FIXED admits a whole group when the previous one is done, prefills all of it, then decodes to the end.
+"""
+
+from __future__ import annotations
+
+from models.kernels.jit import part
+from models.kernels.scheduler_blocks import acquire_prefix, available, blocks_of, cached_prefix, extend_prefix, take_blocks
+from models.kernels.scheduler_slots import advanced, end_request, preempt, run_append
+from models.kernels.scheduler_state import (
+    CACHE_OFF,
+    CHUNKED,
+    CONTINUOUS,
+    FIXED,
+    LATE,
+    NEVER,
+    OVER_LIMIT,
+    PENDING,
+    PREFILL_FIRST,
+    RESERVE_PROMPT,
+    RESERVE_WHOLE,
+    TOO_LARGE,
+    World,
+)
+from models.kernels.scheduler_step import padded, shape_seconds, step_line
+
+
+@part
+def impossible(w: World, tokens_in: int, tokens_out: int) -> bool:
+    """Whether the request can never run: longer than the context, the pool, or (unchunked) the budget."""
+    settings = w.settings[0]
+    total = tokens_in + tokens_out - 1
+    if settings.max_model_len > 0 and tokens_in + tokens_out > settings.max_model_len:
+        return True
+    if settings.policy == CONTINUOUS and tokens_in > settings.token_budget:
+        return True
+    return settings.total_blocks > 0 and blocks_of(total + settings.rows - 1, settings.block_tokens) > settings.total_blocks
+
+
+@part
+def next_arrival_time(w: World) -> float:
+    """Earliest arrival that the scheduler has not seen."""
+    state = w.state[0]
+    time = float(NEVER)
+    if state.next_arrival < w.arrival.shape[0]:
+        time = w.arrival[state.next_arrival]
+    if state.pending > 0 and w.pending[0].time < time:
+        time = w.pending[0].time
+    return time
+
+
+@part
+def skip_followers(w: World) -> None:
+    """Requests that wait for another one do not arrive by the clock."""
+    state = w.state[0]
+    while w.follows.shape[0] > 0 and state.next_arrival < w.arrival.shape[0] and w.follows[state.next_arrival] > 0:
+        state.next_arrival += 1
+
+
+@part
+def receive(w: World, request: int, time: float) -> None:
+    """A request arrives: refused for good, or queued."""
+    state, settings = w.state[0], w.settings[0]
+    w.results[request].arrival = time
+    if impossible(w, w.prompt[request], w.output[request]):
+        end_request(w, request, TOO_LARGE, time)
+        return
+    if settings.admission_limit > 0 and state.in_system >= settings.admission_limit:
+        end_request(w, request, OVER_LIMIT, state.time)
+        return
+    state.in_system += 1
+    w.queue[state.queue_tail] = request
+    state.queue_tail += 1
+
+
+@part
+def evict_group(w: World, needed: int, keep: int) -> bool:
+    """Preempt from the end of the list until ``needed`` blocks are available; False where slot ``keep`` itself had to go."""
+    state = w.state[0]
+    while available(w) < needed:
+        victim = state.run_tail
+        preempt(w, victim)
+        if victim == keep:
+            return False
+    return True
+
+
+@part
+def round_need(w: World) -> int:
+    """Blocks that the next round of all decoders allocates."""
+    state, settings = w.state[0], w.settings[0]
+    if settings.per_round == 0:
+        return w.phases[-state.rounds % settings.block_tokens]
+    need, slot = 0, state.run_head
+    while slot >= 0:
+        if w.slots[slot].decoding > 0:
+            reach = w.slots[slot].stored + advanced(w, slot) + settings.rows
+            need += max(blocks_of(reach, settings.block_tokens) - w.slots[slot].held, 0)
+        slot = w.slots[slot].next
+    return need
+
+
+@part
+def hold_round(w: World) -> None:
+    """Per-round mode: each decoder holds its K + 1 slots."""
+    state, settings = w.state[0], w.settings[0]
+    slot = state.run_head
+    while slot >= 0:
+        if w.slots[slot].decoding > 0:
+            reach = w.slots[slot].stored + advanced(w, slot) + settings.rows
+            w.slots[slot].held = max(w.slots[slot].held, blocks_of(reach, settings.block_tokens))
+        slot = w.slots[slot].next
+
+
+@part
+def schedule_decodes(w: World) -> None:
+    """Step 1: rows and blocks for every decoder."""
+    state, settings = w.state[0], w.settings[0]
+    if settings.total_blocks > 0 and settings.reserve != RESERVE_WHOLE:
+        need = round_need(w)
+        while need > available(w) and state.decoders > 0:
+            preempt(w, state.run_tail)
+            need = round_need(w)
+        if state.decoders > 0:
+            take_blocks(w, need)
+            state.round_blocks_taken = 1
+            if settings.per_round > 0:
+                hold_round(w)
+    state.decoding = 1 if state.decoders > 0 else 0
+
+
+@part
+def add_chunk(w: World, slot: int, chunk: int) -> None:
+    """``chunk`` more tokens of a prompt: c h + c (c + 1) / 2 pairs, growing by c^2 from one full chunk to the next (8.2.3)."""
+    state = w.state[0]
+    cached, size = float(w.slots[slot].computed), float(chunk)
+    left = w.slots[slot].target - w.slots[slot].computed
+    w.slots[slot].chunk = chunk
+    state.sequences += 1.0
+    state.new_tokens += size
+    state.pairs += size * cached + size * (size + 1.0) * 0.5
+    state.kv_tokens += cached
+    state.pairs_step += size * size
+    state.kv_step += size
+    if left == chunk:
+        state.logit_rows += 1.0
+        state.same_for = 1
+    else:
+        state.same_for = min(state.same_for, (left - 1) // chunk)
+    state.budget_left -= chunk
+
+
+@part
+def chunk_of(w: World, left: int) -> int:
+    """Tokens of this prompt in this iteration; 0 where it has to wait."""
+    state, settings = w.state[0], w.settings[0]
+    if settings.policy == CONTINUOUS:
+        return left if left <= state.budget_left or state.sequences == 0.0 else 0
+    if settings.chunk_cap > 0:
+        left = min(left, settings.chunk_cap)
+    return max(min(left, state.budget_left), 0)
+
+
+@part
+def continue_prompts(w: World) -> None:
+    """Step 2: the next chunk of every unfinished prompt."""
+    state, settings = w.state[0], w.settings[0]
+    place = 0
+    while place < state.prefilling:
+        slot = w.prefills[place]
+        chunk = chunk_of(w, w.slots[slot].target - w.slots[slot].computed)
+        w.slots[slot].chunk = 0
+        place += 1
+        if chunk == 0:
+            continue
+        need = blocks_of(w.slots[slot].computed + chunk, settings.block_tokens) - w.slots[slot].held
+        if need > 0:
+            if settings.total_blocks > 0 and not evict_group(w, need, slot):
+                return
+            take_blocks(w, need)
+            w.slots[slot].held += need
+        add_chunk(w, slot, chunk)
+        extend_prefix(w, slot, w.slots[slot].computed + chunk)
+
+
+@part
+def too_late(w: World, request: int, kind: int, hit: int, target: int, left: int) -> bool:
+    """Deadline-aware admission: whether the request misses TTFT or e2e when prefilled alone and decoding with those present."""
+    state, settings = w.state[0], w.settings[0]
+    arrival = w.results[request].arrival
+    new, cached = float(target - hit), float(hit)
+    pairs = new * cached + new * (new + 1.0) * 0.5
+    n = padded(w, new)
+    prefill = step_line(w.models[0], n, 1.0, pairs, settings.kv_bytes * cached + settings.state_bytes, 1.0, 0.0, 0.0)[0] + shape_seconds(
+        w, n
+    )
+    verify, count = float(settings.rows), float(state.decoders + 1)
+    context = state.context + target
+    q, k = (
+        verify * context + count * verify * (verify + 1.0) * 0.5,
+        settings.kv_bytes * (context - state.saved_context) + settings.state_bytes * count,
+    )
+    n = padded(w, count * verify)
+    step = step_line(w.models[1], n, count * verify, q, k, count, 0.0, 0.0)[0] + shape_seconds(w, n)
+    rounds = left / settings.tokens_per_round
+    return state.time + prefill > arrival + w.limits[kind, 0] or state.time + prefill + rounds * step > arrival + w.limits[kind, 1]
+
+
+@part
+def place_request(w: World, request: int, target: int, hit: int) -> int:
+    """Admit: a slot, the cached part of the prefix, a place among the unfinished prompts."""
+    state, settings = w.state[0], w.settings[0]
+    state.free_slots -= 1
+    slot = w.free[state.free_slots]
+    w.slots[slot].request, w.slots[slot].sequence, w.slots[slot].decoding = request, state.sequence, 0
+    w.slots[slot].target, w.slots[slot].computed, w.slots[slot].chunk = target, hit * settings.block_tokens, 0
+    w.slots[slot].shared, w.slots[slot].held, w.slots[slot].nodes, w.slots[slot].path_place, w.slots[slot].chained = 0, 0, 0, 0, 1
+    state.sequence += 1
+    run_append(w, slot)
+    w.prefills[state.prefilling] = slot
+    state.prefilling += 1
+    if settings.cache != CACHE_OFF:
+        acquire_prefix(w, slot, hit)
+        state.lookups_tokens += target
+        state.hit_tokens += w.slots[slot].computed
+        w.results[request].hit_tokens += w.slots[slot].computed
+    state.recomputed += max(w.results[request].lost - w.slots[slot].computed, 0)
+    w.results[request].lost = 0
+    if w.results[request].scheduled < 0.0:
+        w.results[request].scheduled = state.time
+    return slot
+
+
+@part
+def fits(w: World, hit: int, idle: int, target: int, chunk: int, total: int) -> int:
+    """Blocks to take now for the admission, or -1 where the pool cannot serve it yet."""
+    settings = w.settings[0]
+    reach = hit * settings.block_tokens + chunk
+    if settings.reserve == RESERVE_WHOLE:
+        reach = total
+    need = blocks_of(reach, settings.block_tokens) - hit
+    check = need
+    if settings.reserve == RESERVE_PROMPT:
+        check = blocks_of(target, settings.block_tokens) - hit
+    if settings.total_blocks > 0 and check > available(w) - idle:
+        return -1
+    return need
+
+
+@part
+def admit_waiting(w: World) -> None:
+    """Step 3: first come first served while slots, budget and blocks last; the head of the line blocks those behind it."""
+    state, settings = w.state[0], w.settings[0]
+    while state.running < settings.max_num_seqs and (state.budget_left > 0 or settings.policy == FIXED):
+        again = state.resume > 0
+        if not again and state.queue_head == state.queue_tail:
+            state.open = 1
+            return
+        request = w.resume[state.resume - 1] if again else w.queue[state.queue_head]
+        target, left = w.prompt[request] + w.results[request].generated, w.output[request] - w.results[request].generated - 1
+        gone = w.results[request].status != PENDING
+        hit, idle = (0, 0) if gone else cached_prefix(w, request, (target - 1) // settings.block_tokens)
+        kind = w.klass[request] if w.klass.shape[0] > 0 else 0
+        if (
+            not gone
+            and settings.deadline_aware > 0
+            and too_late(w, request, kind, hit * settings.block_tokens, target, left)
+        ):
+            gone = True
+            state.in_system -= 1
+            end_request(w, request, LATE, state.time)
+        chunk = 0 if gone else chunk_of(w, target - hit * settings.block_tokens)
+        if not gone and chunk == 0 and settings.policy != FIXED:
+            return
+        total = w.prompt[request] + w.output[request] - 1 + settings.rows - 1
+        need = 0 if gone else fits(w, hit, idle, target, chunk, total)
+        if need < 0 and state.running == 0 and hit > 0:  # alone, and still blocked by cached blocks it would hold: start afresh
+            hit, chunk = 0, chunk_of(w, target)
+            need = fits(w, 0, 0, target, chunk, total)
+        if need < 0:
+            return
+        if again:
+            state.resume -= 1
+        else:
+            state.queue_head += 1
+        if gone:
+            continue
+        slot = place_request(w, request, target, hit)
+        take_blocks(w, need)
+        w.slots[slot].held += need
+        if chunk > 0:
+            add_chunk(w, slot, chunk)
+            extend_prefix(w, slot, w.slots[slot].computed + chunk)
+
+
+@part
+def clear_batch(w: World) -> None:
+    """Start from an empty iteration."""
+    state, settings = w.state[0], w.settings[0]
+    state.new_tokens, state.logit_rows, state.pairs, state.kv_tokens, state.sequences = 0.0, 0.0, 0.0, 0.0, 0.0
+    state.pairs_step, state.kv_step = 0.0, 0.0
+    state.same_for, state.decoding, state.preempted_now, state.open, state.round_blocks_taken = NEVER, 0, 0, 0, 0
+    state.budget_left = settings.token_budget
+
+
+@part
+def mixes(w: World) -> bool:
+    """Whether prefill and decode share iterations."""
+    settings = w.settings[0]
+    return settings.policy in (CHUNKED, CONTINUOUS)
+
+
+@part
+def admits(w: World) -> bool:
+    """Whether this decision may admit: always, except that a fixed group closes when it starts."""
+    state, settings = w.state[0], w.settings[0]
+    return state.preempted_now == 0 and (settings.policy != FIXED or state.running == 0)
+
+
+@part
+def decodes_after(w: World) -> bool:
+    """Policies that do not mix decode when no prompt is being processed."""
+    state, settings = w.state[0], w.settings[0]
+    return state.sequences == 0.0 and state.decoders > 0 and settings.policy in (PREFILL_FIRST, FIXED)

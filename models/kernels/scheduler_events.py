@@ -1,0 +1,202 @@
+"""Containers of the scheduler kernel: who finishes next, who arrives next, and every gap between outputs.
+
+Gaps. All decoders of an iteration see the same gap, so a run of iterations is one entry (start, slope, count, weight): gap i
+is start + i slope, seen by ``weight`` requests. Exact while the log has room; beyond it entries fold into a histogram with bins of
+relative width 2^-14 (mean, maximum and count stay exact).
+Longest gap of a request. ``stack`` holds suffix maxima, one entry for each span of rounds without a join: the maximum since
+round r is the first entry that ends after r. Spans in which no live request joined are merged, so it stays small.
+"""
+
+from __future__ import annotations
+
+import math
+
+from models.kernels.jit import part
+from models.kernels.scheduler_state import HISTOGRAM_BITS, HISTOGRAM_LOW, World
+
+
+@part
+def heap_before(w: World, a: int, b: int) -> bool:
+    """Whether entry a leaves the heap before entry b: earlier round, then earlier admission."""
+    return w.heap[a].key < w.heap[b].key or (w.heap[a].key == w.heap[b].key and w.heap[a].sequence < w.heap[b].sequence)
+
+
+@part
+def heap_swap(w: World, a: int, b: int) -> None:
+    """Exchange two entries and tell their slots."""
+    key, sequence, slot = w.heap[a].key, w.heap[a].sequence, w.heap[a].slot
+    w.heap[a].key, w.heap[a].sequence, w.heap[a].slot = w.heap[b].key, w.heap[b].sequence, w.heap[b].slot
+    w.heap[b].key, w.heap[b].sequence, w.heap[b].slot = key, sequence, slot
+    w.slots[w.heap[a].slot].heap_place = a
+    w.slots[w.heap[b].slot].heap_place = b
+
+
+@part
+def heap_settle(w: World, size: int, place: int) -> None:
+    """Move the entry at ``place`` to where it belongs."""
+    while place > 0 and heap_before(w, place, (place - 1) >> 1):
+        heap_swap(w, place, (place - 1) >> 1)
+        place = (place - 1) >> 1
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            return
+        if child + 1 < size and heap_before(w, child + 1, child):
+            child += 1
+        if not heap_before(w, child, place):
+            return
+        heap_swap(w, place, child)
+        place = child
+
+
+@part
+def heap_push(w: World, slot: int, finish: int) -> None:
+    """The decoder in ``slot`` finishes after round ``finish``."""
+    state = w.state[0]
+    place = state.heap
+    w.heap[place].key, w.heap[place].sequence, w.heap[place].slot = finish, w.slots[slot].sequence, slot
+    w.slots[slot].heap_place = place
+    state.heap += 1
+    heap_settle(w, state.heap, place)
+
+
+@part
+def heap_remove(w: World, slot: int) -> None:
+    """Take the decoder in ``slot`` out, wherever it stands."""
+    state = w.state[0]
+    place = w.slots[slot].heap_place
+    state.heap -= 1
+    if place != state.heap:
+        heap_swap(w, place, state.heap)
+        heap_settle(w, state.heap, place)
+
+
+@part
+def pending_push(w: World, time: float, request: int) -> None:
+    """A request that follows another one (next turn, closed loop) arrives at ``time``."""
+    state = w.state[0]
+    place = state.pending
+    state.pending += 1
+    while place > 0:
+        parent = (place - 1) >> 1
+        if w.pending[parent].time < time or (w.pending[parent].time == time and w.pending[parent].request < request):
+            break
+        w.pending[place].time, w.pending[place].request = w.pending[parent].time, w.pending[parent].request
+        place = parent
+    w.pending[place].time, w.pending[place].request = time, request
+
+
+@part
+def pending_pop(w: World) -> None:
+    """Drop the earliest pending arrival."""
+    state = w.state[0]
+    state.pending -= 1
+    time, request, size, place = w.pending[state.pending].time, w.pending[state.pending].request, state.pending, 0
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        right = child + 1
+        if right < size and (
+            w.pending[right].time < w.pending[child].time
+            or (w.pending[right].time == w.pending[child].time and w.pending[right].request < w.pending[child].request)
+        ):
+            child = right
+        if time < w.pending[child].time or (time == w.pending[child].time and request < w.pending[child].request):
+            break
+        w.pending[place].time, w.pending[place].request = w.pending[child].time, w.pending[child].request
+        place = child
+    w.pending[place].time, w.pending[place].request = time, request
+
+
+@part
+def stack_compact(w: World) -> None:
+    """Keep only the spans that begin at the join of a live decoder (or the latest): others serve nobody any more."""
+    state = w.state[0]
+    kept = 0
+    for place in range(state.stack):
+        low = w.stack[place].round
+        high = w.stack[place + 1].round if place + 1 < state.stack else 1 << 62
+        wanted = place + 1 == state.stack
+        for slot in range(w.slots.shape[0]):
+            if w.slots[slot].decoding > 0 and low <= w.slots[slot].since < high:
+                wanted = True
+                break
+        if wanted:
+            w.stack[kept].round, w.stack[kept].gap = low, w.stack[place].gap
+            kept += 1
+    state.stack = kept
+
+
+@part
+def stack_push(w: World, gap: float) -> None:
+    """The longest gap of the rounds from ``state.rounds`` on is ``gap``; merges with spans that nobody tells apart."""
+    state = w.state[0]
+    top = state.stack - 1
+    first = state.rounds
+    if top >= 0 and w.stack[top].round >= state.last_join:
+        first = w.stack[top].round
+        gap = max(gap, w.stack[top].gap)
+        top -= 1
+    while top >= 0 and w.stack[top].gap <= gap:
+        first = w.stack[top].round
+        top -= 1
+    if top + 2 >= w.stack.shape[0]:
+        state.stack = top + 1
+        stack_compact(w)
+        top = state.stack - 1
+    w.stack[top + 1].round, w.stack[top + 1].gap = first, gap
+    state.stack = top + 2
+
+
+@part
+def stack_longest(w: World, since: int) -> float:
+    """Longest gap of the rounds ``since`` .. now; 0 where no round has passed."""
+    state = w.state[0]
+    if since >= state.rounds:
+        return 0.0
+    low, high = 0, state.stack - 1
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if w.stack[middle].round <= since:
+            low = middle
+        else:
+            high = middle - 1
+    return w.stack[low].gap
+
+
+@part
+def gap_bin(gap: float, bins: int) -> int:
+    """Histogram bin of a gap: octave and 2^14 equal steps within it."""
+    if gap <= 0.0:
+        return 0
+    mantissa, exponent = math.frexp(gap)
+    place = ((exponent - 1 - HISTOGRAM_LOW) << HISTOGRAM_BITS) + int((2.0 * mantissa - 1.0) * (1 << HISTOGRAM_BITS))
+    return min(max(place, 0), bins - 1)
+
+
+@part
+def fold_gaps(w: World) -> None:
+    """Empty the full log into the histogram."""
+    state = w.state[0]
+    for place in range(state.gap_entries):
+        entry = w.gaps[place]
+        for i in range(entry.count):
+            w.histogram[gap_bin(entry.start + i * entry.slope, w.histogram.shape[0])] += entry.weight
+    state.gap_entries = 0
+    state.gaps_binned = 1
+
+
+@part
+def log_gaps(w: World, start: float, slope: float, count: int, weight: int) -> None:
+    """``weight`` requests saw the gaps start, start + slope, … (``count`` of them)."""
+    state = w.state[0]
+    if state.gap_entries == w.gaps.shape[0]:
+        fold_gaps(w)
+    entry = w.gaps[state.gap_entries]
+    entry.start, entry.slope, entry.count, entry.weight = start, slope, count, weight
+    state.gap_entries += 1
+    total = count * start + slope * (0.5 * count * (count - 1.0))
+    state.gap_total += weight * total
+    state.gap_count += weight * count
+    state.gap_max = max(state.gap_max, start + slope * (count - 1.0))

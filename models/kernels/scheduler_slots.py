@@ -1,0 +1,233 @@
+"""Life of a request inside the engine: admitted to a slot, prefilled, decoding, gone.
+
+Notation: a slot holds one running request. ``running`` requests form a list in order of admission (the last one is preempted
+first, as in vLLM V1). ``join`` is the round count when it became a decoder, so it has decoded ``rounds - join`` rounds since.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from models.kernels.jit import part
+from models.kernels.scheduler_blocks import blocks_of, release_blocks
+from models.kernels.scheduler_events import heap_remove, pending_push, stack_longest
+from models.kernels.scheduler_state import CHUNKED, CONTINUOUS, NEVER, RESERVE_WHOLE, World
+
+
+@part
+def advanced(w: World, slot: int) -> int:
+    """Tokens that the decoder emitted since it joined."""
+    state, settings = w.state[0], w.settings[0]
+    if settings.random > 0:
+        return int(w.slots[slot].progress)
+    rounds = state.rounds - w.slots[slot].join
+    if settings.tokens_per_round == 1.0:
+        return rounds
+    return int(rounds * settings.tokens_per_round + 1e-9)
+
+
+@part
+def uniform(seed: int, request: int, draw: int) -> float:
+    """Counter-based uniform number in [0, 1): splitmix64 of (seed, request, draw), the same whatever the schedule."""
+    z = np.uint64(seed) + np.uint64(request) * np.uint64(0xD1342543DE82EF95) + np.uint64(draw + 1) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@part
+def accepted_tokens(w: World, request: int, draw: int) -> int:
+    """Tokens of one verified round: 1 + the drafts accepted; accept[j] = product of the first j + 1 probabilities (8.5.4)."""
+    settings = w.settings[0]
+    u = uniform(settings.seed, request, draw)
+    count = 1
+    for place in range(w.accept.shape[0]):
+        if u >= w.accept[place]:
+            break
+        count += 1
+    return count
+
+
+@part
+def run_append(w: World, slot: int) -> None:
+    """Newest of the running requests."""
+    state = w.state[0]
+    w.slots[slot].previous, w.slots[slot].next = state.run_tail, -1
+    if state.run_tail >= 0:
+        w.slots[state.run_tail].next = slot
+    else:
+        state.run_head = slot
+    state.run_tail = slot
+    state.running += 1
+
+
+@part
+def run_remove(w: World, slot: int) -> None:
+    """No longer running; the slot is free."""
+    state = w.state[0]
+    before, after = w.slots[slot].previous, w.slots[slot].next
+    if before >= 0:
+        w.slots[before].next = after
+    else:
+        state.run_head = after
+    if after >= 0:
+        w.slots[after].previous = before
+    else:
+        state.run_tail = before
+    state.running -= 1
+    w.free[state.free_slots] = slot
+    state.free_slots += 1
+
+
+@part
+def read_prefix(w: World, slot: int, block: int, change: int) -> None:
+    """A decoder starts (+1) or stops (-1) reading its fully shared nodes; kernels that read them once save the rest."""
+    state = w.state[0]
+    first = w.path_start[w.slots[slot].request]
+    for place in range(first, first + w.slots[slot].read_nodes):
+        node = w.path_nodes[place]
+        tokens = w.nodes[node].size * block
+        if change > 0 and w.nodes[node].readers > 0:
+            state.saved_context += tokens
+        if change < 0 and w.nodes[node].readers > 1:
+            state.saved_context -= tokens
+        w.nodes[node].readers += change
+
+
+@part
+def join_decoders(w: World, slot: int, stored: int, generated: int) -> None:
+    """The prompt is done and its first token emitted: one more row in every further round."""
+    state, settings = w.state[0], w.settings[0]
+    w.slots[slot].decoding, w.slots[slot].join, w.slots[slot].stored, w.slots[slot].generated = 1, state.rounds, stored, generated
+    w.slots[slot].progress, w.slots[slot].emitted = 0.0, state.time
+    mixed = settings.policy in (CHUNKED, CONTINUOUS)
+    w.slots[slot].since = state.rounds if mixed else state.rounds + 1
+    state.last_join = w.slots[slot].since
+    state.newcomers += 0 if mixed else 1
+    state.decoders += 1
+    state.context += w.prompt[w.slots[slot].request] if settings.constant_context > 0 else stored
+    if settings.random == 0 and settings.constant_context == 0:
+        state.growth += settings.tokens_per_round
+    if settings.per_round == 0 and settings.total_blocks > 0 and settings.reserve != RESERVE_WHOLE:
+        w.phases[(stored - state.rounds) % settings.block_tokens] += 1
+    w.slots[slot].read_nodes = 0
+    if settings.shared_read_once > 0:
+        w.slots[slot].read_nodes = w.slots[slot].path_place
+        read_prefix(w, slot, settings.block_tokens, 1)
+
+
+@part
+def leave_decoders(w: World, slot: int) -> None:
+    """The decoder takes no further rows; its longest gap is settled. Its blocks are untouched, ``held`` is brought up to date."""
+    state, settings = w.state[0], w.settings[0]
+    request, rounds = w.slots[slot].request, state.rounds - w.slots[slot].join
+    w.results[request].max_gap = max(w.results[request].max_gap, stack_longest(w, w.slots[slot].since))
+    if settings.random == 0:
+        heap_remove(w, slot)
+    state.decoders -= 1
+    if settings.constant_context > 0:
+        state.context -= w.prompt[request]
+    elif settings.random > 0:
+        state.context -= w.slots[slot].stored + w.slots[slot].progress
+    else:
+        state.context -= w.slots[slot].stored + rounds * settings.tokens_per_round
+        state.growth -= settings.tokens_per_round
+    if state.decoders == 0:
+        state.context, state.growth = 0.0, 0.0
+    if settings.per_round == 0 and settings.total_blocks > 0 and settings.reserve != RESERVE_WHOLE:
+        w.phases[(w.slots[slot].stored - w.slots[slot].join) % settings.block_tokens] -= 1
+        w.slots[slot].held = blocks_of(w.slots[slot].stored + rounds + state.round_blocks_taken, settings.block_tokens)
+    if w.slots[slot].read_nodes > 0:
+        read_prefix(w, slot, settings.block_tokens, -1)
+    if w.slots[slot].since > state.rounds:
+        state.newcomers -= 1
+    w.slots[slot].decoding = 0
+
+
+@part
+def end_request(w: World, request: int, status: int, when: float) -> None:
+    """Nothing more happens to the request; the one that waited for it may arrive."""
+    state = w.state[0]
+    w.results[request].status, w.results[request].last = status, when
+    state.done += 1
+    if w.follower.shape[0] > 0 and w.follower[request] >= 0:
+        pending_push(w, when + w.delay[w.follower[request]], w.follower[request])
+
+
+@part
+def judge_good(w: World, request: int) -> None:
+    """Within every deadline of its class (ttft, e2e, longest gap, mean gap)? Counts it and stops a hopeless trial early."""
+    state, settings = w.state[0], w.settings[0]
+    state.finished += 1
+    if w.limits.shape[0] == 0:
+        return
+    kind, entry = w.klass[request] if w.klass.shape[0] > 0 else 0, w.results[request]
+    mean = (entry.last - entry.first) / (w.output[request] - 1) if w.output[request] > 1 else 0.0
+    if (
+        entry.first - entry.arrival <= w.limits[kind, 0]
+        and entry.last - entry.arrival <= w.limits[kind, 1]
+        and entry.max_gap <= w.limits[kind, 2]
+        and mean <= w.limits[kind, 3]
+    ):
+        state.good += 1
+    if state.finished == settings.check_after and state.good < settings.check_good:
+        state.stopped = 1
+
+
+@part
+def preempt(w: World, slot: int) -> None:
+    """Recompute later: blocks go back, the request waits in front of everybody who has not started (vLLM V1)."""
+    state = w.state[0]
+    request = w.slots[slot].request
+    if w.slots[slot].decoding > 0:
+        tokens = advanced(w, slot)
+        w.results[request].generated = w.slots[slot].generated + tokens
+        computed = w.slots[slot].stored + tokens
+        w.results[request].last = (
+            w.slots[slot].emitted if w.slots[slot].since > state.rounds else max(w.slots[slot].emitted, state.round_end)
+        )
+        leave_decoders(w, slot)
+    else:
+        computed = w.slots[slot].computed
+        drop_prefill(w, slot)
+    release_blocks(w, slot)
+    run_remove(w, slot)
+    w.results[request].preemptions += 1
+    w.results[request].lost = computed
+    state.preemptions += 1
+    state.preempted_now = 1
+    w.resume[state.resume] = request
+    state.resume += 1
+
+
+@part
+def drop_prefill(w: World, slot: int) -> None:
+    """Take a slot out of the list of unfinished prompts, keeping its order."""
+    state = w.state[0]
+    kept = 0
+    for place in range(state.prefilling):
+        if w.prefills[place] != slot:
+            w.prefills[kept] = w.prefills[place]
+            kept += 1
+    state.prefilling = kept
+
+
+@part
+def next_cancel_time(w: World) -> float:
+    """When the next cancellation may take effect."""
+    state, settings = w.state[0], w.settings[0]
+    if state.next_cancel >= settings.cancel_count:
+        return float(NEVER)
+    return w.cancel[w.cancel_order[state.next_cancel]]
+
+
+@part
+def finish_slot(w: World, slot: int, status: int) -> None:
+    """The request is complete or cancelled: blocks and slot are free from now on."""
+    state = w.state[0]
+    request = w.slots[slot].request
+    release_blocks(w, slot)
+    run_remove(w, slot)
+    state.in_system -= 1
+    end_request(w, request, status, state.time)

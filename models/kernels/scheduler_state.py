@@ -1,0 +1,136 @@
+"""Memory of the scheduler kernel: one record for scalars, one array of records for each kind of thing.
+
+Notation and units: seconds (f8), tokens and blocks (integers), rounds = decode steps since the start (a clock that ticks
+once for each iteration that decodes). Kernels get these arrays and nothing else; ``models.simulate`` fills and reads them.
+Context sums are floats, because expected speculation advances by a fraction of a token.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+FIXED, CONTINUOUS, CHUNKED, PREFILL_FIRST = 0, 1, 2, 3
+RESERVE_CHUNK, RESERVE_PROMPT, RESERVE_WHOLE = 0, 1, 2
+CACHE_OFF, CACHE_LRU, CACHE_VALUE = 0, 1, 2
+PENDING, FINISHED, TOO_LARGE, OVER_LIMIT, LATE, CANCELLED = 0, 1, 2, 3, 4, 5
+NEVER = 1 << 60
+
+STEP_FIELDS = (
+    "form", "inverse_peak_flops", "inverse_peak_bytes", "flops_per_token", "flops_per_logit_row", "flops_per_pair",
+    "weight_bytes", "expert_bytes", "expert_fraction", "fixed_s", "per_token_s", "per_pair_s", "per_byte_s", "per_sequence_s",
+    "inverse_matmul", "half_rows", "inverse_attention", "inverse_bandwidth", "overlap", "host_s", "host_per_sequence_s",
+    "host_overlap", "collective_s", "collective_per_token_s", "conversion_s_per_byte",
+)  # fmt: skip
+STEP = np.dtype([(name, "f8") for name in STEP_FIELDS], align=True)
+
+SETTINGS = np.dtype([
+    ("policy", "i8"), ("max_num_seqs", "i8"), ("token_budget", "i8"), ("chunk_cap", "i8"),
+    ("block_tokens", "i8"), ("total_blocks", "i8"), ("reserve", "i8"), ("cache", "i8"), ("max_model_len", "i8"),
+    ("admission_limit", "i8"), ("deadline_aware", "i8"), ("one_model", "i8"),
+    ("rows", "i8"), ("random", "i8"), ("per_round", "i8"), ("constant_context", "i8"), ("tokens_per_round", "f8"),
+    ("kv_bytes", "f8"), ("state_bytes", "f8"), ("shared_read_once", "i8"), ("seed", "u8"), ("every_iteration", "i8"),
+    ("check_after", "i8"), ("check_good", "i8"), ("cancel_count", "i8"),
+], align=True)  # fmt: skip
+
+STATE = np.dtype([
+    ("time", "f8"), ("round_end", "f8"), ("rounds", "i8"), ("iterations", "i8"), ("busy_s", "f8"),
+    # decoders, all together
+    ("decoders", "i8"), ("context", "f8"), ("growth", "f8"), ("saved_context", "f8"), ("heap", "i8"), ("newcomers", "i8"),
+    # prefill part of the batch being built, and its change from one iteration of a run to the next
+    ("new_tokens", "f8"), ("logit_rows", "f8"), ("pairs", "f8"), ("kv_tokens", "f8"), ("sequences", "f8"),
+    ("pairs_step", "f8"), ("kv_step", "f8"), ("decoding", "i8"), ("budget_left", "i8"), ("same_for", "i8"),
+    ("preempted_now", "i8"), ("open", "i8"), ("round_blocks_taken", "i8"),
+    # queues
+    ("next_arrival", "i8"), ("queue_head", "i8"), ("queue_tail", "i8"), ("resume", "i8"), ("pending", "i8"),
+    ("prefilling", "i8"), ("running", "i8"), ("run_head", "i8"), ("run_tail", "i8"), ("free_slots", "i8"), ("sequence", "i8"),
+    ("in_system", "i8"), ("done", "i8"), ("finished", "i8"), ("good", "i8"), ("next_cancel", "i8"), ("stopped", "i8"), ("stuck", "i8"),
+    # blocks
+    ("pristine", "i8"), ("evictable", "i8"), ("peak_blocks", "i8"), ("lru_head", "i8"), ("lru_tail", "i8"),
+    ("evicted", "i8"),
+    ("lookups_tokens", "i8"), ("hit_tokens", "i8"), ("preemptions", "i8"), ("recomputed", "i8"), ("prefilled", "i8"),
+    # statistics
+    ("gap_entries", "i8"), ("gaps_binned", "i8"), ("stack", "i8"), ("last_join", "i8"), ("gap_total", "f8"), ("gap_count", "i8"),
+    ("gap_max", "f8"), ("samples", "i8"), ("next_sample", "f8"), ("sample_s", "f8"), ("rows_recorded", "i8"),
+], align=True)  # fmt: skip
+
+SLOT = np.dtype([
+    ("request", "i8"), ("sequence", "i8"), ("previous", "i8"), ("next", "i8"), ("decoding", "i8"),
+    ("target", "i8"), ("computed", "i8"), ("chunk", "i8"),  # prefill: tokens to reach, done, in this batch
+    ("join", "i8"), ("since", "i8"), ("finish", "i8"), ("stored", "i8"), ("generated", "i8"), ("heap_place", "i8"), ("emitted", "f8"), ("progress", "f8"),
+    ("held", "i8"), ("shared", "i8"), ("path_place", "i8"), ("nodes", "i8"), ("chained", "i8"), ("read_nodes", "i8"),
+], align=True)  # fmt: skip
+
+RESULT = np.dtype([
+    ("arrival", "f8"), ("scheduled", "f8"), ("first", "f8"), ("last", "f8"), ("max_gap", "f8"),
+    ("status", "i4"), ("preemptions", "i4"), ("hit_tokens", "i4"), ("generated", "i4"), ("draws", "i4"), ("lost", "i4"),
+], align=True)  # fmt: skip
+
+HEAP = np.dtype([("key", "i8"), ("sequence", "i8"), ("slot", "i8")], align=True)
+PENDING_ARRIVAL = np.dtype([("time", "f8"), ("request", "i8")], align=True)
+STACK = np.dtype([("round", "i8"), ("gap", "f8")], align=True)
+GAP = np.dtype([("start", "f8"), ("slope", "f8"), ("count", "i4"), ("weight", "i4")], align=True)
+LINK = np.dtype([("previous", "i4"), ("next", "i4"), ("blocks", "i4")], align=True)
+NODE = np.dtype(
+    [
+        ("start", "i8"),
+        ("size", "i8"),
+        ("cached", "i8"),
+        ("references", "i8"),
+        ("readers", "i8"),
+        ("value", "f8"),
+        ("parent", "i8"),
+        ("children", "i8"),
+    ]
+)
+SAMPLE = np.dtype([("time", "f8"), ("running", "i8"), ("waiting", "i8"), ("used_blocks", "i8"), ("hit_tokens", "i8"), ("lookup_tokens", "i8"), ("preemptions", "i8"), ("recomputed", "i8")], align=True)  # fmt: skip
+ROW = np.dtype([("start", "f8"), ("end", "f8"), ("request", "i8"), ("kind", "i8"), ("tokens", "i8")], align=True)
+PREFILL_ROW, DECODE_ROW = 0, 1
+
+HISTOGRAM_BITS = 14  # sub-bins of an octave once the exact gap log is full: relative width 2^-14
+HISTOGRAM_LOW = -30  # octave of the smallest binned gap, 2^-30 s
+HISTOGRAM_OCTAVES = 46  # up to 2^16 s
+
+Row: TypeAlias = Any  # one record of the arrays below: fields by name, in compiled code
+Table: TypeAlias = npt.NDArray[Any]
+
+
+class World(NamedTuple):
+    """Everything a simulation reads and writes, so that kernels need one argument. One entry for each request where not said."""
+
+    state: Table  # STATE, one record
+    settings: Table  # SETTINGS, one record
+    models: Table  # STEP: prefill, decode
+    pad: Table  # rows → rows of the captured graph
+    extra: Table  # rows → measured seconds
+    accept: Table  # cumulative acceptance by draft position
+    limits: Table  # (classes, 4) ttft, e2e, itl, tpot
+    arrival: Table
+    prompt: Table
+    output: Table
+    klass: Table
+    follows: Table  # 1 where the request waits for another one
+    follower: Table  # the request that waits for this one, or -1
+    delay: Table  # pause after the one before
+    cancel: Table
+    cancel_order: Table
+    path_start: Table  # requests + 1, into path_nodes
+    path_nodes: Table
+    nodes: Table  # NODE
+    links: Table  # LINK: nodes, then requests (their private tails)
+    results: Table  # RESULT
+    slots: Table  # SLOT
+    free: Table  # free slots, a stack
+    prefills: Table  # slots with unfinished prompts, by admission
+    heap: Table  # HEAP: decoders by last round
+    phases: Table  # decoders by (tokens - round) mod block
+    queue: Table  # waiting requests
+    resume: Table  # preempted requests, a stack
+    pending: Table  # PENDING_ARRIVAL, a heap
+    stack: Table  # STACK
+    gaps: Table  # GAP
+    histogram: Table
+    samples: Table  # SAMPLE
+    timeline: Table  # ROW

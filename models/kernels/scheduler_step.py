@@ -1,0 +1,150 @@
+"""One iteration's time and its growth from one iteration to the next: what lets a run of iterations be added up.
+
+Notation: the work of iteration i of a run is (n, h, q + i dq, k + i dk, s), with n, h, s constant. ``models.kernels.step``
+is then piecewise linear and convex in i: LINEAR and the floors are affine in (q, k); max(a, b) + (1 - w) min(a, b) equals
+w max(a, b) + (1 - w)(a + b), convex for w in [0, 1]. So equal slopes at both ends of a run prove that it is linear, and
+    sum of j iterations = j v + d j (j - 1) / 2        v first value, d slope
+is exact. Where the slopes differ the run is cut at the crossing of the two end lines, and again until they agree.
+"""
+
+from __future__ import annotations
+
+from models.kernels.jit import part
+from models.kernels.scheduler_state import Row, World
+
+LINEAR_FORM = 0.0
+
+
+@part
+def larger(a: float, slope_a: float, b: float, slope_b: float) -> tuple[float, float]:
+    """max of two lines at this point, with its slope to the right."""
+    if a > b or (a == b and slope_a > slope_b):
+        return a, slope_a
+    return b, slope_b
+
+
+@part
+def joined(a: float, slope_a: float, b: float, slope_b: float, overlap: float) -> tuple[float, float]:
+    """max + (1 - w) min: two activities of which the share w overlaps."""
+    top, slope = larger(a, slope_a, b, slope_b)
+    rest = 1.0 - overlap
+    return overlap * top + rest * (a + b), overlap * slope + rest * (slope_a + slope_b)
+
+
+@part
+def step_line(m: Row, n: float, h: float, q: float, k: float, s: float, dq: float, dk: float) -> tuple[float, float]:
+    """(seconds, seconds for each further iteration) of ``models.kernels.step.step_seconds`` at (n, h, q, k, s)."""
+    read = m.weight_bytes + k
+    if m.expert_bytes > 0.0:
+        read += m.expert_bytes * (1.0 - (1.0 - m.expert_fraction) ** n)
+    rows = m.flops_per_token * n + m.flops_per_logit_row * h
+    flops, flops_step = rows + m.flops_per_pair * q, m.flops_per_pair * dq
+    if m.form == LINEAR_FORM:
+        value = m.fixed_s + m.per_token_s * n + m.per_pair_s * q + m.per_byte_s * read + m.per_sequence_s * s
+        slope = m.per_pair_s * dq + m.per_byte_s * dk
+    else:
+        compute = (rows + m.flops_per_token * m.half_rows) * m.inverse_matmul + m.flops_per_pair * q * m.inverse_attention
+        memory = read * m.inverse_bandwidth
+        device, device_step = joined(compute, flops_step * m.inverse_attention, memory, dk * m.inverse_bandwidth, m.overlap)
+        host = m.host_s + m.host_per_sequence_s * s
+        value, slope = joined(host, 0.0, device, device_step, m.host_overlap)
+        value += m.collective_s + m.collective_per_token_s * n + m.conversion_s_per_byte * k
+        slope += m.conversion_s_per_byte * dk
+    floor, floor_step = larger(
+        flops * m.inverse_peak_flops, flops_step * m.inverse_peak_flops, read * m.inverse_peak_bytes, dk * m.inverse_peak_bytes
+    )
+    return larger(value, slope, floor, floor_step)
+
+
+@part
+def padded(w: World, n: float) -> float:
+    """Rows of the captured graph that runs ``n`` rows: 17..32 rows all run the 32-row graph (section 8.2.4)."""
+    if n < w.pad.shape[0]:
+        return float(w.pad[int(n)])
+    return n
+
+
+@part
+def shape_seconds(w: World, n: float) -> float:
+    """Measured seconds that depend on the row count alone; the last entry holds beyond the table."""
+    if w.extra.shape[0] == 0:
+        return 0.0
+    return w.extra[min(int(n), w.extra.shape[0] - 1)]
+
+
+@part
+def batch_line(w: World, i: float) -> tuple[float, float]:
+    """(seconds, slope) of the batch being built, ``i`` iterations later with nothing else changed."""
+    state, settings = w.state[0], w.settings[0]
+    rows = 0.0
+    q, k, dq, dk, s = 0.0, 0.0, 0.0, 0.0, 0.0
+    if state.decoding > 0:
+        verify, count = float(settings.rows), float(state.decoders)
+        context = state.context + i * state.growth
+        rows, s = count * verify, count
+        q, dq = verify * context + count * verify * (verify + 1.0) * 0.5, verify * state.growth
+        k, dk = settings.kv_bytes * (context - state.saved_context) + settings.state_bytes * count, settings.kv_bytes * state.growth
+    pairs, kv = state.pairs + i * state.pairs_step, settings.kv_bytes * (state.kv_tokens + i * state.kv_step)
+    if settings.one_model > 0:
+        kv += settings.state_bytes * state.sequences
+        n = padded(w, rows + state.new_tokens)
+        value, slope = step_line(
+            w.models[0],
+            n,
+            rows + state.logit_rows,
+            q + pairs,
+            k + kv,
+            s + state.sequences,
+            dq + state.pairs_step,
+            dk + settings.kv_bytes * state.kv_step,
+        )
+        return value + shape_seconds(w, n), slope
+    value, slope = 0.0, 0.0
+    if state.sequences > 0.0:
+        n = padded(w, state.new_tokens)
+        kv += settings.state_bytes * state.sequences
+        value, slope = step_line(
+            w.models[0], n, state.logit_rows, pairs, kv, state.sequences, state.pairs_step, settings.kv_bytes * state.kv_step
+        )
+    if rows > 0.0:
+        n = padded(w, rows)
+        decode, decode_step = step_line(w.models[1], n, rows, q, k, s, dq, dk)
+        value, slope = value + decode, slope + decode_step
+    return value + shape_seconds(w, rows + state.new_tokens), slope
+
+
+@part
+def run_seconds(first: float, slope: float, count: int) -> float:
+    """Sum of ``count`` iterations that begin at ``first`` and grow by ``slope``."""
+    return count * first + slope * (0.5 * count * (count - 1.0))
+
+
+@part
+def iterations_until(first: float, slope: float, seconds: float, most: int) -> int:
+    """Fewest iterations (1..most) whose sum reaches ``seconds``; ``most`` where the sum stays below."""
+    if seconds <= first:
+        return 1
+    if run_seconds(first, slope, most) < seconds:
+        return most
+    linear = first - 0.5 * slope
+    root = seconds / first if slope == 0.0 else 2.0 * seconds / (linear + (linear * linear + 2.0 * slope * seconds) ** 0.5)
+    count = min(max(int(root), 1), most)
+    while count > 1 and run_seconds(first, slope, count - 1) >= seconds:
+        count -= 1
+    while count < most and run_seconds(first, slope, count) < seconds:
+        count += 1
+    return count
+
+
+@part
+def linear_run(w: World, most: int) -> tuple[float, float, int]:
+    """(first seconds, slope, iterations): the longest leading stretch, at most ``most``, on which the batch grows linearly."""
+    first, slope = batch_line(w, 0.0)
+    count = most
+    while count > 1:
+        last, last_slope = batch_line(w, float(count - 1))
+        if last_slope - slope <= 1e-12 * last_slope:
+            break
+        crossing = (last - last_slope * (count - 1.0) - first) / (slope - last_slope)
+        count = min(count - 1, max(1, int(crossing) + 1))
+    return first, slope, count

@@ -1,0 +1,221 @@
+"""Simulate one engine instance under traffic, iteration by iteration, in closed form between events.
+
+``simulate`` lowers frozen parameters into the scheduler kernel's arrays and reads its answer back. Same arguments, same
+answer. Nothing here loops over tokens or requests. Percentiles and goodput: ``models.simulation_summary``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from models.errors import ContradictionError, SolverError
+from models.kernels import scheduler_state as memory
+from models.kernels.step import StepModel
+from models.simulation_types import (
+    Cache,
+    Deadlines,
+    EarlyStop,
+    EngineParameters,
+    Floats,
+    Integers,
+    PrefixTree,
+    Records,
+    RequestArrays,
+    SimulationResult,
+)
+
+GAP_LOG = 1 << 20  # exact gap entries before they fold into the histogram
+SAMPLES = 512
+TIMELINE_ROWS = 200_000
+
+
+def lower_step(model: StepModel) -> Records:
+    """The kernel's copy of a step model: divisions become multiplications."""
+    record = np.zeros((), memory.STEP)
+    for name in memory.STEP_FIELDS:
+        if not name.startswith("inverse_"):
+            record[name] = getattr(model, name)
+    record["inverse_peak_flops"], record["inverse_peak_bytes"] = 1.0 / model.peak_flops, 1.0 / model.peak_bytes_per_s
+    record["inverse_matmul"] = 1.0 / (model.peak_flops * model.matmul_efficiency)
+    record["inverse_attention"] = 1.0 / (model.peak_flops * model.attention_efficiency)
+    record["inverse_bandwidth"] = 1.0 / (model.peak_bytes_per_s * model.bandwidth_efficiency)
+    return record
+
+
+def graph_padding(sizes: tuple[int, ...]) -> Integers:
+    """Table row count → captured size; beyond the largest captured size a step runs unpadded."""
+    if not sizes:
+        return np.zeros(0, np.int64)
+    captured = np.array(sizes, np.int64)
+    rows = np.arange(sizes[-1] + 1)
+    return np.where(rows == 0, 0, captured[np.searchsorted(captured, rows)])
+
+
+def _settings(
+    engine: EngineParameters, requests: RequestArrays, one_model: bool, seed: int, stop: EarlyStop | None, timeline: bool
+) -> Records:
+    record = np.zeros(1, memory.SETTINGS)
+    random = engine.acceptance is not None
+    paged = engine.kv_blocks > 0 and engine.reserve != 2
+    values = {
+        "policy": engine.policy, "max_num_seqs": engine.max_num_seqs, "token_budget": engine.token_budget, "chunk_cap": engine.chunk_cap,
+        "block_tokens": engine.block_tokens, "total_blocks": engine.kv_blocks, "reserve": engine.reserve, "cache": engine.cache,
+        "max_model_len": engine.max_model_len, "admission_limit": engine.admission_limit, "deadline_aware": engine.deadline_aware,
+        "one_model": one_model, "rows": engine.draft_tokens + 1, "random": random,
+        "per_round": random or (paged and engine.draft_tokens > 0), "constant_context": engine.constant_context,
+        "tokens_per_round": expected_tokens(engine), "kv_bytes": engine.kv_bytes_per_token, "state_bytes": engine.state_bytes_per_sequence,
+        "shared_read_once": engine.shared_read_once, "seed": seed, "every_iteration": timeline,
+        "check_after": stop.after if stop else 0, "check_good": stop.at_least_good if stop else 0,
+        "cancel_count": 0 if requests.cancel is None else int(np.isfinite(requests.cancel).sum()),
+    }  # fmt: skip
+    for name, value in values.items():
+        record[name] = value
+    return record
+
+
+def expected_tokens(engine: EngineParameters) -> float:
+    """E[N] = 1 + sum over j of the product of the first j acceptance probabilities (8.5.4), or as given."""
+    if engine.acceptance is None:
+        return engine.tokens_per_round
+    return 1.0 + float(np.cumprod(np.array(engine.acceptance)).sum())
+
+
+def _nodes(tree: PrefixTree, engine: EngineParameters) -> Records:
+    """Segments in whole blocks: node i covers blocks floor(start / b) .. floor(end / b) of its path."""
+    nodes = np.zeros(len(tree.parent), memory.NODE)
+    start = np.zeros(len(tree.parent), np.int64)
+    for place, parent in enumerate(tree.parent.tolist()):
+        start[place] = start[parent] + tree.tokens[parent] if parent >= 0 else 0
+    nodes["start"] = start // engine.block_tokens
+    nodes["size"] = (start + tree.tokens) // engine.block_tokens - nodes["start"]
+    nodes["parent"], nodes["value"] = tree.parent, tree.value
+    return nodes
+
+
+def _state(engine: EngineParameters, sample_s: float) -> Records:
+    state = np.zeros(1, memory.STATE)
+    for name in ("run_head", "run_tail", "lru_head", "lru_tail"):
+        state[name] = -1
+    state["pristine"] = engine.kv_blocks or memory.NEVER
+    state["free_slots"] = engine.max_num_seqs
+    state["sample_s"] = sample_s
+    return state
+
+
+def _warm(state: Records, nodes: Records, links: Records, tree: PrefixTree, engine: EngineParameters) -> None:
+    """Prefixes cached before the first arrival: leaves oldest, so that they go first."""
+    order = [place for place in range(len(nodes) - 1, -1, -1) if tree.warm[place] and nodes["size"][place] > 0]
+    if engine.kv_blocks and int(nodes["size"][order].sum()) > engine.kv_blocks:
+        raise ContradictionError(
+            "the cached prefixes exceed the KV pool",
+            path="workload.prefix_cached",
+            value=int(nodes["size"][order].sum()),
+            way_out=f"the pool has {engine.kv_blocks} blocks",
+        )
+    for before, place in zip([-1, *order], order, strict=False):
+        size = nodes["size"][place]
+        nodes["cached"][place] = size
+        links["blocks"][place], links["previous"][place], links["next"][place] = size, before, -1
+        if before >= 0:
+            links["next"][before] = place
+        else:
+            state["lru_head"] = place
+        state["lru_tail"] = place
+        state["evictable"] += size
+        state["pristine"] -= size
+        if nodes["parent"][place] >= 0:
+            nodes["children"][nodes["parent"][place]] += 1
+
+
+def _acceptance(engine: EngineParameters) -> Floats:
+    return np.zeros(0) if engine.acceptance is None else np.cumprod(np.array(engine.acceptance, np.float64))
+
+
+def _followers(requests: RequestArrays) -> tuple[Integers, Integers]:
+    if requests.follows is None:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    follower = np.full(len(requests), -1, np.int64)
+    has = np.flatnonzero(requests.follows >= 0)
+    follower[requests.follows[has]] = has
+    return (requests.follows >= 0).astype(np.int64), follower
+
+
+def simulate(
+    requests: RequestArrays,
+    engine: EngineParameters,
+    prefill: StepModel,
+    decode: StepModel | None = None,
+    *,
+    seed: int = 0,
+    deadlines: Deadlines | None = None,
+    early_stop: EarlyStop | None = None,
+    timeline: bool = False,
+) -> SimulationResult:
+    """Run the traffic through the engine. ``decode`` None (or equal to ``prefill``): one formula over each mixed step."""
+    from models.kernels.scheduler import run_scheduler  # noqa: PLC0415  compiled code loads only where something is simulated
+
+    count = len(requests)
+    one_model = decode is None or decode == prefill
+    tree = requests.prefixes if requests.prefixes is not None and engine.cache != Cache.OFF else PrefixTree.empty(0)
+    settings = _settings(engine, requests, one_model, seed, early_stop, timeline)
+    span = float(requests.arrival.max(initial=0.0))
+    state, nodes = _state(engine, max(span / SAMPLES * 2, 1e-3)), _nodes(tree, engine)
+    links = np.zeros(len(nodes) + count if engine.cache != Cache.OFF else 1, memory.LINK)
+    _warm(state, nodes, links, tree, engine)
+    results = np.zeros(count, memory.RESULT)
+    results["scheduled"] = results["first"] = results["last"] = results["arrival"] = -1.0
+    follows, follower = _followers(requests)
+    cancel = np.zeros(0) if requests.cancel is None else requests.cancel
+    log = _logs(count, timeline)
+    world = memory.World(
+        state, settings, np.stack([lower_step(prefill), lower_step(prefill if decode is None else decode)]), graph_padding(engine.graph_sizes),
+        np.array(engine.seconds_by_rows, np.float64), _acceptance(engine),
+        deadlines.table() if deadlines else np.full((len(requests.class_names), 4), np.inf) if engine.deadline_aware else np.zeros((0, 4)),
+        requests.arrival, requests.prompt, requests.output, np.zeros(0, np.int64) if requests.klass is None else requests.klass,
+        follows, follower, requests.arrival, cancel, np.argsort(cancel, kind="stable"),
+        tree.path_start if len(tree.parent) else np.zeros(count + 1 if engine.cache != Cache.OFF else 1, np.int64), tree.paths, nodes, links, results,
+        *_slots(engine), np.zeros(count, np.int64), np.zeros(engine.max_num_seqs + 1, np.int64), np.zeros(count if len(follows) else 1, memory.PENDING_ARRIVAL),
+        np.zeros(4 * engine.max_num_seqs + 64, memory.STACK), *log,
+    )  # fmt: skip
+    run_scheduler(world)
+    if state["stuck"][0]:
+        raise SolverError("the simulated scheduler cannot place a request that should fit", path="simulate", value=int(state["done"][0]))
+    return _result(requests, engine, deadlines, state, results, log)
+
+
+def _slots(engine: EngineParameters) -> tuple[Records, Integers, Integers, Records, Integers]:
+    size = engine.max_num_seqs
+    return (
+        np.zeros(size, memory.SLOT),
+        np.arange(size)[::-1].copy(),
+        np.zeros(size, np.int64),
+        np.zeros(size + 1, memory.HEAP),
+        np.zeros(engine.block_tokens, np.int64),
+    )
+
+
+def _logs(count: int, timeline: bool) -> tuple[Records, Integers, Records, Records]:  # noqa: FBT001
+    gaps = np.empty(min(GAP_LOG, 64 * count + 1024), memory.GAP)
+    histogram = np.zeros(memory.HISTOGRAM_OCTAVES << memory.HISTOGRAM_BITS, np.int64)
+    return gaps, histogram, np.zeros(SAMPLES, memory.SAMPLE), np.empty(TIMELINE_ROWS if timeline else 0, memory.ROW)
+
+
+def _result(
+    requests: RequestArrays,
+    engine: EngineParameters,
+    deadlines: Deadlines | None,
+    state: Records,
+    results: Records,
+    log: tuple[Records, Integers, Records, Records],
+) -> SimulationResult:
+    names = (
+        "time", "iterations", "rounds", "busy_s", "peak_blocks", "evicted", "lookups_tokens", "hit_tokens", "preemptions", "recomputed", "prefilled",
+        "gap_total", "gap_count", "gap_max", "good", "finished", "gaps_binned",
+    )  # fmt: skip
+    gaps, histogram, samples, rows = log
+    warnings = ("timeline cut: too many rows",) if len(rows) and state["rows_recorded"][0] == len(rows) else ()
+    return SimulationResult(
+        records=results, requests=requests, engine=engine, deadlines=deadlines, counters={name: float(state[name][0]) for name in names},
+        gaps=gaps[: state["gap_entries"][0]], histogram=histogram, samples=samples[: state["samples"][0]],
+        rows=rows[: state["rows_recorded"][0]], stopped_early=bool(state["stopped"][0]), warnings=warnings,
+    )  # fmt: skip

@@ -1,0 +1,227 @@
+"""What the simulator takes and gives: frozen, checked at the border, plain numpy inside.
+
+Units: seconds, tokens, blocks, bytes; rates in 1/s. Arrays have one entry for each request, in order of arrival.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from models.errors import ContradictionError, InputError
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Records = npt.NDArray[np.void]
+
+LARGE_BUDGET = 1 << 40
+
+
+class Policy(IntEnum):
+    """Who shares an iteration. FIXED: static batches. CONTINUOUS: Orca. CHUNKED: vLLM V1, Sarathi. PREFILL_FIRST: SGLang, vLLM V0."""
+
+    FIXED = 0
+    CONTINUOUS = 1
+    CHUNKED = 2
+    PREFILL_FIRST = 3
+
+
+class Reserve(IntEnum):
+    """Blocks that admission asks for: this chunk's, the whole prompt's (checked, not taken), or all up to the last token (taken)."""
+
+    CHUNK = 0
+    PROMPT = 1
+    WHOLE = 2
+
+
+class Cache(IntEnum):
+    """What happens to a prefix that nobody references: forgotten, evicted least recently used first, or least valuable first."""
+
+    OFF = 0
+    LRU = 1
+    VALUE = 2
+
+
+class Status(IntEnum):
+    """How a request ended."""
+
+    PENDING = 0  # the trial stopped early
+    FINISHED = 1
+    TOO_LARGE = 2  # can never fit; refused on arrival
+    OVER_LIMIT = 3  # refused by the admission limit
+    LATE = 4  # refused because its deadline could not be met any more
+    CANCELLED = 5
+
+
+@dataclass(frozen=True)
+class PrefixTree:
+    """Shared prefixes as segments. Node i holds tokens start[i] .. start[i] + tokens[i] of every path through it.
+
+    ``paths[path_start[r] : path_start[r + 1]]`` are the nodes of request r from the root; ``value`` is the worth of one block (s).
+    """
+
+    parent: Integers
+    tokens: Integers
+    path_start: Integers
+    paths: Integers
+    warm: npt.NDArray[np.bool_]
+    value: Floats
+
+    @classmethod
+    def empty(cls, requests: int) -> PrefixTree:
+        """No prefix is shared."""
+        none = np.empty(0, np.int64)
+        return cls(none, none, np.zeros(requests + 1, np.int64), none, np.empty(0, np.bool_), np.empty(0))
+
+
+@dataclass(frozen=True)
+class RequestArrays:
+    """Traffic, lowered. ``follows`` names the request after whose end this one comes (-1: by the clock); then arrival is the pause."""
+
+    arrival: Floats
+    prompt: Integers
+    output: Integers
+    klass: Integers | None = None
+    class_names: tuple[str, ...] = ("all",)
+    prefixes: PrefixTree | None = None
+    follows: Integers | None = None
+    cancel: Floats | None = None  # when the client gives up, inf: never
+
+    def __post_init__(self) -> None:
+        count = len(self.arrival)
+        for name in ("prompt", "output", "klass", "follows", "cancel"):
+            values = getattr(self, name)
+            if values is not None and len(values) != count:
+                raise ContradictionError(
+                    "every array needs one entry for each request", path=f"requests.{name}", value=len(values), way_out=f"give {count}"
+                )
+        if count and (self.prompt.min() < 1 or self.output.min() < 1):
+            raise InputError(
+                "prompt and output lengths start at 1 token", path="requests", value=int(min(self.prompt.min(), self.output.min()))
+            )
+        if count and not (np.isfinite(self.arrival).all() and self.arrival.min() >= 0):
+            raise InputError("arrival times must be finite and not negative", path="requests.arrival", way_out="repair or drop those rows")
+        clocked = self.arrival if self.follows is None else self.arrival[self.follows < 0]
+        if (np.diff(clocked) < 0).any():
+            raise InputError("arrivals are not in order of time", path="requests.arrival", way_out="sort the requests by arrival")
+        if self.follows is not None:
+            self._check_followers(self.follows)
+        if self.klass is not None and count and not (self.klass.min() >= 0 and self.klass.max() < len(self.class_names)):
+            raise ContradictionError("a request's class has no name", path="requests.klass", value=int(self.klass.max()))
+
+        if self.cancel is not None and count:
+            if self.follows is not None:
+                raise ContradictionError("requests that follow others cannot carry a time of cancellation", path="requests.cancel")
+            if np.isnan(self.cancel).any() or (self.cancel < self.arrival).any():
+                raise InputError("a cancellation precedes its arrival", path="requests.cancel")
+
+    @staticmethod
+    def _check_followers(follows: Integers) -> None:
+        after = follows[follows >= 0]
+        if len(np.unique(after)) != len(after):
+            raise ContradictionError("two requests follow the same one", path="requests.follows", way_out="chain them")
+        if (after >= np.flatnonzero(follows >= 0)).any():
+            raise ContradictionError("a request must stand after the one that it follows", path="requests.follows")
+
+    def __len__(self) -> int:
+        return len(self.arrival)
+
+
+@dataclass(frozen=True)
+class EngineParameters:
+    """One engine instance, lowered. 0 means no limit for ``chunk_cap``, ``kv_blocks``, ``max_model_len``, ``admission_limit``."""
+
+    policy: Policy = Policy.CHUNKED
+    max_num_seqs: int = 256
+    token_budget: int = LARGE_BUDGET
+    chunk_cap: int = 0
+    block_tokens: int = 16
+    kv_blocks: int = 0
+    reserve: Reserve = Reserve.CHUNK
+    cache: Cache = Cache.OFF
+    max_model_len: int = 0
+    admission_limit: int = 0  # requests inside the engine, queue included; more are refused
+    deadline_aware: bool = False
+    kv_bytes_per_token: float = 0.0  # read for each cached token of each sequence
+    state_bytes_per_sequence: float = 0.0
+    shared_read_once: bool = False  # the attention kernel reads a shared prefix once for all its decoders
+    constant_context: bool = False  # read the prompt's KV only, as a closed form that holds the context constant
+    draft_tokens: int = 0
+    tokens_per_round: float = 1.0  # expected acceptance
+    acceptance: tuple[float, ...] | None = None  # random acceptance by position; overrides tokens_per_round
+    graph_sizes: tuple[int, ...] = ()  # captured row counts; rows pad up to the next
+    seconds_by_rows: tuple[float, ...] = ()  # measured seconds added for a step of n rows (the last entry holds beyond)
+    delivery_s: float = 0.0  # from the engine to the client, on every token
+
+    def __post_init__(self) -> None:
+        rows = self.max_num_seqs * (self.draft_tokens + 1)
+        if self.max_num_seqs < 1 or self.block_tokens < 1 or self.token_budget < 1:
+            raise InputError("max_num_seqs, block_tokens and token_budget start at 1", path="engine")
+        if self.policy in (Policy.CHUNKED, Policy.CONTINUOUS) and self.token_budget < rows:
+            raise ContradictionError(
+                f"{self.max_num_seqs} sequences of {self.draft_tokens + 1} rows do not fit into one step", path="engine.max_num_batched_tokens",
+                value=self.token_budget, way_out=f"raise it to at least {rows} or lower max_num_seqs",
+            )  # fmt: skip
+        if not 1.0 <= self.tokens_per_round <= self.draft_tokens + 1:
+            raise ContradictionError(
+                f"{self.draft_tokens} draft tokens emit 1 to {self.draft_tokens + 1} tokens a round",
+                path="engine.tokens_per_round",
+                value=self.tokens_per_round,
+            )
+        if self.acceptance is not None and (len(self.acceptance) != self.draft_tokens or not all(0 <= a <= 1 for a in self.acceptance)):
+            raise ContradictionError(
+                "acceptance needs one probability for each draft token", path="engine.acceptance", value=self.acceptance
+            )
+        if list(self.graph_sizes) != sorted(set(self.graph_sizes)) or (self.graph_sizes and self.graph_sizes[0] < 1):
+            raise InputError("captured graph sizes must rise from 1", path="engine.graph_sizes", value=self.graph_sizes)
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Largest TTFT, e2e, gap and mean gap of each class; infinity where there is none. Order of ``RequestArrays.class_names``."""
+
+    ttft: tuple[float, ...]
+    e2e: tuple[float, ...]
+    itl: tuple[float, ...]
+    tpot: tuple[float, ...]
+
+    def table(self) -> Floats:
+        """(classes, 4): ttft, e2e, itl, tpot."""
+        return np.array([self.ttft, self.e2e, self.itl, self.tpot], np.float64).T.copy()
+
+
+@dataclass(frozen=True)
+class EarlyStop:
+    """Abandon a trial when, of the first ``after`` finished requests, fewer than ``at_least_good`` met every deadline."""
+
+    after: int
+    at_least_good: int
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """Per-request outcome and counters. ``records`` has the fields of ``scheduler_state.RESULT``; times without delivery."""
+
+    records: Records
+    requests: RequestArrays
+    engine: EngineParameters
+    deadlines: Deadlines | None
+    counters: dict[str, float]
+    gaps: Records
+    histogram: Integers
+    samples: Records
+    rows: Records
+    stopped_early: bool
+    warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def makespan(self) -> float:
+        """From time 0 to the end of the last iteration that served anybody (s)."""
+        return float(self.records["last"].max(initial=0.0))
+
+    def status(self, which: Status) -> npt.NDArray[np.bool_]:
+        """Which requests ended so."""
+        return np.asarray(self.records["status"] == which)

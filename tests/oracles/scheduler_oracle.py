@@ -1,0 +1,512 @@
+"""A plain per-iteration simulator: loops over every iteration and every request, nothing added up, no arrays shared with the kernel.
+
+It follows the rules written at the top of models/kernels/scheduler_batch.py and scheduler_blocks.py, and prices a step with
+models.kernels.step.step_seconds. Slow on purpose.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from models.kernels.step import step_seconds
+from models.simulation_types import Cache, Policy, Reserve
+
+MASK = (1 << 64) - 1
+
+
+def uniform(seed, request, draw):
+    """splitmix64 in plain integers."""
+    z = (seed + request * 0xD1342543DE82EF95 + (draw + 1) * 0x9E3779B97F4A7C15) & MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+    z ^= z >> 31
+    return (z >> 11) / 9007199254740992.0
+
+
+@dataclass
+class Request:
+    index: int
+    arrival: float
+    prompt: int
+    output: int
+    kind: int
+    path: list
+    follows: int
+    cancel: float
+    pause: float = 0.0
+    status: str = "pending"
+    scheduled: float = -1.0
+    times: list = field(default_factory=list)  # when the client saw something
+    emitted: int = 0
+    draws: int = 0
+    hit_tokens: int = 0
+    preemptions: int = 0
+    lost: int = 0
+    end: float = -1.0
+    # while running
+    target: int = 0
+    computed: int = 0
+    decoding: bool = False
+    since_join: float = 0.0  # tokens since it began to decode, possibly a fraction
+    emitted_at_join: int = 0
+    rounds_left: int = 0
+    held: int = 0
+    shared: int = 0
+    nodes: int = 0
+    place: int = 0
+    chained: bool = True
+    reading: int = 0
+
+    @property
+    def stored(self):
+        return self.target + int(self.since_join + 1e-9) if self.decoding else self.computed
+
+
+@dataclass
+class Node:
+    start: int
+    size: int
+    parent: int
+    value: float
+    cached: int = 0
+    references: int = 0
+    readers: int = 0
+
+
+class Oracle:
+    def __init__(self, requests, engine, prefill, decode=None, seed=0, deadlines=None):
+        self.e, self.prefill_model, self.decode_model, self.seed = engine, prefill, decode or prefill, seed
+        self.one_model = decode is None or decode == prefill
+        self.deadlines = deadlines
+        tree = requests.prefixes if engine.cache != Cache.OFF else None
+        self.nodes = self._nodes(tree)
+        self.requests = []
+        for i in range(len(requests)):
+            path = [] if tree is None else [int(n) for n in tree.paths[tree.path_start[i] : tree.path_start[i + 1]]]
+            follows = -1 if requests.follows is None else int(requests.follows[i])
+            one = Request(i, float(requests.arrival[i]), int(requests.prompt[i]), int(requests.output[i]),
+                          0 if requests.klass is None else int(requests.klass[i]), path, follows,
+                          math.inf if requests.cancel is None else float(requests.cancel[i]))
+            if follows >= 0:
+                one.pause, one.arrival = one.arrival, math.inf
+            self.requests.append(one)
+        self.now, self.last_round = 0.0, 0.0
+        self.pristine = engine.kv_blocks or 1 << 60
+        self.lru = []  # [("node", i) | ("private", request, blocks)], oldest first
+        if tree is not None:
+            for i in range(len(self.nodes) - 1, -1, -1):
+                if tree.warm[i] and self.nodes[i].size > 0:
+                    self.nodes[i].cached = self.nodes[i].size
+                    self.pristine -= self.nodes[i].size
+                    self.lru.append(["node", i, 0])
+        self.arrived, self.resume, self.running, self.prefilling = [], [], [], []
+        self.gaps, self.busy, self.preemptions, self.recomputed, self.evicted = [], 0.0, 0, 0, 0
+
+    def _nodes(self, tree):
+        nodes, starts = [], []
+        for i in range(0 if tree is None else len(tree.parent)):
+            parent = int(tree.parent[i])
+            start = starts[parent] + int(tree.tokens[parent]) if parent >= 0 else 0
+            starts.append(start)
+            b = self.e.block_tokens
+            nodes.append(Node(start // b, (start + int(tree.tokens[i])) // b - start // b, parent, float(tree.value[i])))
+        return nodes
+
+    # --- blocks
+    def blocks(self, tokens):
+        return -(-tokens // self.e.block_tokens)
+
+    def evictable(self):
+        return sum(self.nodes[entry[1]].cached if entry[0] == "node" else entry[2] for entry in self.lru)
+
+    def free(self):
+        return self.pristine + self.evictable()
+
+    def victim(self):
+        if self.e.cache != Cache.VALUE:
+            return self.lru[0]
+        for entry in self.lru:
+            if entry[0] == "private":
+                return entry
+        leaves = [e for e in self.lru if not any(n.parent == e[1] and n.cached > 0 for n in self.nodes)]
+        return min(leaves, key=lambda e: self.nodes[e[1]].value)
+
+    def take(self, count):
+        for _ in range(count):
+            if self.pristine > 0:
+                self.pristine -= 1
+                continue
+            entry = self.victim()
+            self.evicted += 1
+            if entry[0] == "node":
+                self.nodes[entry[1]].cached -= 1
+                left = self.nodes[entry[1]].cached
+            else:
+                entry[2] -= 1
+                left = entry[2]
+            if left == 0:
+                self.lru.remove(entry)
+
+    def lookup(self, r, most):
+        hit, idle = 0, 0
+        for i in r.path:
+            usable = min(self.nodes[i].cached, most - hit)
+            if usable <= 0:
+                break
+            hit += usable
+            if self.nodes[i].references == 0:
+                idle += self.nodes[i].cached
+            if usable < self.nodes[i].size:
+                break
+        return hit, idle
+
+    def acquire(self, r, hit):
+        r.shared = r.held = hit
+        r.nodes, r.place, r.chained = 0, 0, True
+        for i in r.path:
+            if hit <= 0:
+                break
+            node = self.nodes[i]
+            self.lru = [e for e in self.lru if e[:2] != ["node", i]]
+            node.references += 1
+            r.nodes += 1
+            if hit < node.size:
+                break
+            hit -= node.size
+            r.place += 1
+
+    def extend(self, r, tokens):
+        if self.e.cache == Cache.OFF or not r.chained:
+            return
+        while r.shared < tokens // self.e.block_tokens and r.place < len(r.path):
+            node = self.nodes[r.path[r.place]]
+            if node.cached != r.shared - node.start:
+                r.chained = False
+                return
+            if r.nodes == r.place:
+                node.references += 1
+                r.nodes += 1
+            if node.cached < node.size:
+                node.cached += 1
+                r.shared += 1
+            if node.cached == node.size:
+                r.place += 1
+
+    def release(self, r):
+        if self.e.cache == Cache.OFF:
+            self.pristine += r.held
+            r.held = 0
+            return
+        private = r.held - r.shared
+        if private > 0:
+            for entry in [e for e in self.lru if e[:2] == ["private", r.index]]:
+                private += entry[2]
+                self.lru.remove(entry)
+            self.lru.append(["private", r.index, private])
+        for i in reversed(r.path[: r.nodes]):
+            self.nodes[i].references -= 1
+            if self.nodes[i].references == 0 and self.nodes[i].cached > 0:
+                self.lru.append(["node", i, 0])
+        r.held = r.shared = r.nodes = 0
+
+    # --- queue
+    def end(self, r, status, when=None):
+        r.status, r.end = status, self.now if when is None else when
+        for other in self.requests:
+            if other.follows == r.index:
+                other.arrival = r.end + other.pause
+
+    def in_system(self):
+        return len(self.running) + sum(r.status == "queued" for r in self.arrived) + len(self.resume)
+
+    def receive(self):
+        while True:
+            due = [r for r in self.requests if r.status == "pending" and r.arrival <= self.now]
+            if not due:
+                return
+            r = min(due, key=lambda x: (x.arrival, x.index))
+            e = self.e
+            total = r.prompt + r.output - 1
+            large = (e.max_model_len and r.prompt + r.output > e.max_model_len) or (e.policy == Policy.CONTINUOUS and r.prompt > e.token_budget)
+            if large or (e.kv_blocks and self.blocks(total + e.draft_tokens) > e.kv_blocks):
+                self.end(r, "too_large", r.arrival)  # refused at once
+            elif e.admission_limit and self.in_system() >= e.admission_limit:
+                self.end(r, "over_limit")
+            else:
+                r.status = "queued"
+                self.arrived.append(r)
+
+    def cancel_due(self):
+        for r in sorted(self.requests, key=lambda x: (x.cancel, x.index)):
+            if r.cancel > self.now or r.status not in ("queued", "running"):
+                continue
+            if r.status == "running":
+                self.leave(r)
+                self.release(r)
+            self.end(r, "cancelled")
+
+    def leave(self, r):
+        if r.decoding:
+            for i in r.path[: r.reading]:
+                self.nodes[i].readers -= 1
+        r.decoding = False
+        self.running.remove(r)
+        if r in self.prefilling:
+            self.prefilling.remove(r)
+
+    def preempt(self, r):
+        r.lost = r.stored
+        self.release_after(r)
+        r.preemptions += 1
+        self.preemptions += 1
+        r.status = "queued"
+        self.resume.append(r)
+
+    def release_after(self, r):
+        self.leave(r)
+        self.release(r)
+
+    # --- one scheduling decision
+    def decode_blocks(self):
+        """Rows and blocks for every decoder; returns whether somebody was preempted."""
+        preempted = False
+        if self.e.kv_blocks and self.e.reserve != Reserve.WHOLE:
+            ahead = self.e.draft_tokens + 1
+            done = []
+            for r in [x for x in self.running if x.decoding]:
+                if r not in self.running:
+                    continue
+                done.append(r)
+            while True:
+                need = {r.index: max(self.blocks(r.stored + ahead) - r.held, 0) for r in self.running if r.decoding}
+                if sum(need.values()) <= self.free() or not need:
+                    break
+                self.preempt(self.running[-1])
+                preempted = True
+            for r in [x for x in self.running if x.decoding]:
+                self.take(need[r.index])
+                r.held += need[r.index]
+        return preempted
+
+    def chunk_of(self, left):
+        if self.e.policy == Policy.CONTINUOUS:
+            return left if left <= self.budget or not self.batch else 0
+        return max(min(left, self.e.chunk_cap or left, self.budget), 0)
+
+    def schedule_chunk(self, r, chunk):
+        self.batch.append((r, chunk))
+        self.budget -= chunk
+        self.extend(r, r.computed + chunk)
+
+    def continue_prompts(self):
+        for r in list(self.prefilling):
+            if r not in self.prefilling:
+                continue
+            chunk = self.chunk_of(r.target - r.computed)
+            if chunk == 0:
+                continue
+            need = max(self.blocks(r.computed + chunk) - r.held, 0)
+            while need and self.e.kv_blocks and self.free() < need:
+                last = self.running[-1]
+                self.preempt(last)
+                self.preempted = True
+                if last is r:
+                    return
+            self.take(need)
+            r.held += need
+            self.schedule_chunk(r, chunk)
+
+    def late(self, r, hit, target):
+        e = self.e
+        new, cached = target - hit, hit
+        n = self.pad(new)
+        prefill = step_seconds(self.prefill_model, n, 1.0, new * cached + new * (new + 1) / 2, e.kv_bytes_per_token * cached + e.state_bytes_per_sequence, 1.0) + self.by_rows(n)
+        decoders = [x for x in self.running if x.decoding]
+        count, w = len(decoders) + 1, e.draft_tokens + 1
+        context = sum(self.context(x) for x in decoders) + target
+        n = self.pad(count * w)
+        step = step_seconds(self.decode_model, n, count * w, w * context + count * w * (w + 1) / 2,
+                            e.kv_bytes_per_token * (context - self.saved()) + e.state_bytes_per_sequence * count, count) + self.by_rows(n)
+        per_round = e.tokens_per_round
+        if e.acceptance is not None:
+            per_round = 1 + sum(math.prod(e.acceptance[: j + 1]) for j in range(len(e.acceptance)))
+        rounds = (r.output - r.emitted - 1) / per_round
+        return self.now + prefill > r.arrival + self.deadlines.ttft[r.kind] or self.now + prefill + rounds * step > r.arrival + self.deadlines.e2e[r.kind]
+
+    def admit(self):
+        e = self.e
+        while len(self.running) < e.max_num_seqs and (self.budget > 0 or e.policy == Policy.FIXED):
+            queue = self.resume if self.resume else [r for r in self.arrived if r.status != "gone"]
+            if not queue:
+                return
+            r = queue[-1] if self.resume else queue[0]
+            if r.status != "queued":
+                self.drop(r)
+                continue
+            target = r.prompt + r.emitted
+            hit, idle = self.lookup(r, (target - 1) // e.block_tokens) if e.cache != Cache.OFF else (0, 0)
+            if e.deadline_aware and self.late(r, hit * e.block_tokens, target):
+                self.end(r, "late")
+                self.drop(r)
+                continue
+            chunk = self.chunk_of(target - hit * e.block_tokens)
+            if chunk == 0 and e.policy != Policy.FIXED:
+                return
+            if not self.room(r, target, hit, idle, chunk):
+                if self.running or hit == 0:
+                    return
+                hit, idle = 0, 0
+                chunk = self.chunk_of(target)
+                assert self.room(r, target, 0, 0, chunk), "a request alone must fit"
+            self.drop(r)
+            self.start(r, target, hit, chunk)
+
+    def drop(self, r):
+        if self.resume:
+            self.resume.pop()
+        else:
+            self.arrived.remove(r)
+
+    def reach(self, r, hit, chunk):
+        if self.e.reserve == Reserve.WHOLE:
+            return r.prompt + r.output - 1 + self.e.draft_tokens
+        return hit * self.e.block_tokens + chunk
+
+    def room(self, r, target, hit, idle, chunk):
+        check = self.blocks(self.reach(r, hit, chunk)) - hit
+        if self.e.reserve == Reserve.PROMPT:
+            check = self.blocks(target) - hit
+        return not self.e.kv_blocks or check <= self.free() - idle
+
+    def start(self, r, target, hit, chunk):
+        r.status, r.target, r.computed, r.decoding, r.since_join = "running", target, hit * self.e.block_tokens, False, 0.0
+        r.shared = r.held = r.nodes = r.place = 0
+        r.chained = True
+        if self.e.cache != Cache.OFF:
+            self.acquire(r, hit)
+            r.hit_tokens += r.computed
+        self.recomputed += max(r.lost - r.computed, 0)
+        r.lost = 0
+        if r.scheduled < 0:
+            r.scheduled = self.now
+        self.running.append(r)
+        self.prefilling.append(r)
+        need = self.blocks(self.reach(r, hit, chunk)) - hit
+        self.take(need)
+        r.held += need
+        if chunk > 0:
+            self.schedule_chunk(r, chunk)
+
+    # --- price
+    def pad(self, n):
+        fits = [size for size in self.e.graph_sizes if size >= n]
+        return fits[0] if fits and n > 0 else n
+
+    def by_rows(self, n):
+        table = self.e.seconds_by_rows
+        return table[min(int(n), len(table) - 1)] if table else 0.0
+
+    def context(self, r):
+        return r.prompt if self.e.constant_context else r.target + r.since_join
+
+    def saved(self):
+        if not self.e.shared_read_once:
+            return 0.0
+        return sum(max(n.readers - 1, 0) * n.size * self.e.block_tokens for n in self.nodes)
+
+    def price(self, decoders):
+        e, w, d = self.e, self.e.draft_tokens + 1, len(decoders)
+        n_d, h_d = d * w, d * w
+        context = sum(self.context(r) for r in decoders)
+        q_d = w * context + d * w * (w + 1) / 2
+        k_d = e.kv_bytes_per_token * (context - self.saved()) + e.state_bytes_per_sequence * d if d else 0.0
+        n_p = sum(c for _, c in self.batch)
+        h_p = sum(r.computed + c == r.target for r, c in self.batch)
+        q_p = sum(c * r.computed + c * (c + 1) / 2 for r, c in self.batch)
+        k_p = sum(e.kv_bytes_per_token * r.computed + e.state_bytes_per_sequence for r, _ in self.batch)
+        if self.one_model:
+            n = self.pad(n_d + n_p)
+            return step_seconds(self.prefill_model, n, h_d + h_p, q_d + q_p, k_d + k_p, d + len(self.batch)) + self.by_rows(n)
+        t = step_seconds(self.prefill_model, self.pad(n_p), h_p, q_p, k_p, len(self.batch)) if self.batch else 0.0
+        t += step_seconds(self.decode_model, self.pad(n_d), h_d, q_d, k_d, d) if d else 0.0
+        return t + self.by_rows(n_d + n_p)
+
+    # --- after the iteration
+    def emit(self, r):
+        if r.times:
+            self.gaps.append(self.now - r.times[-1])
+        r.times.append(self.now)
+
+    def after_round(self, decoders):
+        for r in decoders:
+            if self.e.acceptance is not None:
+                u, got = uniform(self.seed, r.index, r.draws), 1
+                while got <= self.e.draft_tokens and u < math.prod(self.e.acceptance[:got]):
+                    got += 1
+                r.draws += 1
+                r.since_join += got
+            else:
+                r.since_join += self.e.tokens_per_round
+            r.emitted = min(r.emitted_at_join + int(r.since_join + 1e-9), r.output)
+            self.emit(r)
+        for r in decoders:
+            if r.emitted_at_join + r.since_join >= r.output - 1e-9:
+                self.finish(r)
+
+    def finish(self, r):
+        r.emitted = r.output
+        final = r.prompt + r.output - 1
+        if self.e.kv_blocks and self.e.reserve != Reserve.WHOLE:
+            r.held = max(r.held, self.blocks(final))
+        self.leave(r)
+        self.extend(r, final)
+        self.release(r)
+        self.end(r, "finished")
+
+    def after_prompts(self):
+        for r, chunk in self.batch:
+            r.computed += chunk
+        for r, _ in self.batch:
+            if r.computed < r.target:
+                continue
+            self.prefilling.remove(r)
+            r.emitted += 1
+            self.emit(r)
+            if r.emitted == r.output:
+                self.running.remove(r)
+                self.release(r)
+                self.end(r, "finished")
+                continue
+            r.decoding, r.since_join, r.emitted_at_join = True, 0.0, r.emitted
+            r.reading = r.place if self.e.shared_read_once else 0
+            for i in r.path[: r.reading]:
+                self.nodes[i].readers += 1
+
+    def run(self):
+        mixed = self.e.policy in (Policy.CHUNKED, Policy.CONTINUOUS)
+        while any(r.status in ("pending", "queued", "running") for r in self.requests):
+            self.receive()
+            self.cancel_due()
+            self.batch, self.preempted, self.budget = [], False, self.e.token_budget
+            if mixed:
+                self.preempted = self.decode_blocks()
+                self.budget -= (self.e.draft_tokens + 1) * sum(r.decoding for r in self.running)
+            may_admit = not self.preempted and (self.e.policy != Policy.FIXED or not self.running)
+            self.continue_prompts()
+            if may_admit and not self.preempted:
+                self.admit()
+            if not mixed and not self.batch:
+                self.preempted = self.decode_blocks() or self.preempted
+            decoders = [r for r in self.running if r.decoding] if mixed or not self.batch else []
+            if not decoders and not self.batch:
+                coming = [t for r in self.requests for t in (r.arrival if r.status == "pending" else math.inf, r.cancel if r.status in ("queued", "running") else math.inf) if t > self.now]
+                if not self.preempted and not any(r.status == "pending" and r.arrival <= self.now for r in self.requests):
+                    self.now = min(coming)
+                continue
+            seconds = self.price(decoders)
+            self.now += seconds
+            self.busy += seconds
+            self.after_round(decoders)
+            self.after_prompts()
+        return self
