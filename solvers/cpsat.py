@@ -68,6 +68,9 @@ def solve(
             state.bound = min(state.bound, least)
             continue
         open_cells = classes[key][bound[classes[key]] < state.score]
+        if not len(open_cells):
+            state.bound = min(state.bound, state.score)
+            continue
         state.explored += len(open_cells)
         left = time_limit_s - (time.monotonic() - started)
         tables = build(grid, cells.take(open_cells), key)
@@ -91,7 +94,7 @@ def _class_bound(grid: Grid, bound: Any, index: Any, key: ClassKey) -> float:
     least = float(bound[index].min())
     if grid.case.scenario.objectives[0] is Objective.LATENCY:
         return least
-    return least * key.admitted / key.on_time if key.on_time else float("inf")
+    return least * (key.admitted / key.on_time) * (1 - 1e-12) if key.on_time else float("inf")  # rounding never lifts a bound
 
 
 def limits_of(grid: Grid) -> dict[str, int]:

@@ -169,11 +169,12 @@ def _deadlines(b: _Builder, prefix: Any, prefill: list[Any], decode: list[Any], 
 
 def _gaps(b: _Builder, decode: list[Any]) -> None:
     """Longest and mean gap of full and last waves; a wave that does not occur does not bind."""
+    once = b.cells(lambda row: min(b.t.rounds_per_phase[row.branch], 1))
     some_full = [holds for full, holds in b.by(lambda row: row.waves[0] > 0) if full]
     for role, conditions in ((0, some_full), (1, [])):
         if role == 0 and not some_full:
             continue
         if "itl" in b.limits:
-            b.limit("itl", b.phase(f"round{role}", b.cells(_of("rounds", role)), 1), *conditions)
+            b.limit("itl", b.phase(f"round{role}", b.cells(_of("rounds", role)), once), *conditions)
         if "tpot" in b.limits:
             b.limit("tpot", decode[role], *conditions)

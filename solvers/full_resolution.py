@@ -89,7 +89,7 @@ def _all_cells(grid: Grid) -> Cells:
 def _layers_needed(grid: Grid, at: Point) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Fewest offloaded layers with which a cell fits every memory limit at its smallest budget, and whether any number does."""
     k = at.k
-    excess = np.zeros(1, dtype=np.int64)
+    excess = np.full(1, -(1 << 50), dtype=np.int64)  # below 0: room to spare, which the prefetch buffers may use
     for limit in grid.limits:
         if limit.name in MEMORY:
             excess = np.maximum(excess, limit.value(at) - limit.limit)

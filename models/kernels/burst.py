@@ -58,7 +58,7 @@ def phases(calibration: Calibration, k: Columns, x: Ints, c: Ints) -> Phases:
         prefill_us=microseconds(prefill_seconds(calibration, k, x, c)),
         prefill_steps=prefill_steps(k, x, c),
         decode_us=microseconds(k.rounds * one_round + k.preparation_s),
-        round_us=microseconds(one_round),
+        round_us=np.where(k.rounds > 0, microseconds(one_round), 0),  # a single output token leaves no gap
     )
 
 
@@ -131,8 +131,8 @@ def wave_times(calibration: Calibration, k: Columns, w: Waves, c: Ints, o: Ints)
         decode_full=with_copies(full.decode_us, rounds, k, o),
         prefill_last=with_copies(last.prefill_us, last.prefill_steps, k, o),
         decode_last=with_copies(last.decode_us, rounds, k, o),
-        round_full=with_copies(full.round_us, np.ones_like(rounds), k, o),
-        round_last=with_copies(last.round_us, np.ones_like(rounds), k, o),
+        round_full=with_copies(full.round_us, np.minimum(rounds, 1), k, o),
+        round_last=with_copies(last.round_us, np.minimum(rounds, 1), k, o),
     )
 
 
