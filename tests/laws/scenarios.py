@@ -134,20 +134,29 @@ def _search(r: Random, raw: dict[str, Any], drafts: tuple[str, ...]) -> dict[str
         shortest = max((3 if "tokens_per_round" in given else 1) for given in workload["speculation"].values())
         if all("tokens_per_round" not in given or "draft_tokens" in given for given in workload["speculation"].values()):
             found["draft_tokens"] = _some(r, shortest, 8, 3)
+    _search_offload(r, found)
+    if r.random() < 0.5:
+        found["admission_limit"] = [None, *_some(r, 1, burst, 3)] if r.random() < 0.5 else _some(r, 1, burst, 3)
+    if raw["calibration"] == "none":
+        _search_uncalibrated(r, raw, found)
+    if r.random() < 0.2:
+        found["prefill_chunk"] = sorted({16 * n for n in _some(r, 1, 64, 2)})
+    return found
+
+
+def _search_offload(r: Random, found: dict[str, Any]) -> None:
     if r.random() < 0.5:
         found["offload_layers"] = sorted({0, *_some(r, 0, 24, 4)} if r.random() < 0.7 else _some(r, 1, 24, 4))
         if any(found["offload_layers"]):
             zero = [0] if 0 in found["offload_layers"] else []
             found["prefetch_buffers"] = r.choice([[*zero, 1], [*zero, 2], [*zero, 1, 2]])
+
+
+def _search_uncalibrated(r: Random, raw: dict[str, Any], found: dict[str, Any]) -> None:
+    """What a measured calibration fixes: ranks and graphs."""
+    if raw["hardware"].get("count", 1) > 1:
+        found["tensor_parallel"] = r.choice([[1], [2], [1, 2]])
     if r.random() < 0.5:
-        found["admission_limit"] = [None, *_some(r, 1, burst, 3)] if r.random() < 0.5 else _some(r, 1, burst, 3)
-    if raw["calibration"] == "none":
-        if raw["hardware"].get("count", 1) > 1:
-            found["tensor_parallel"] = r.choice([[1], [2], [1, 2]])
-        if r.random() < 0.5:
-            found["cuda_graphs"] = r.choice([[False], [True], [False, True]])
-            if True in found["cuda_graphs"] and r.random() < 0.5:
-                found["captured_sizes"] = [_some(r, 1, 128, 4) for _ in range(r.randint(1, 2))]
-    if r.random() < 0.2:
-        found["prefill_chunk"] = sorted({16 * n for n in _some(r, 1, 64, 2)})
-    return found
+        found["cuda_graphs"] = r.choice([[False], [True], [False, True]])
+        if True in found["cuda_graphs"] and r.random() < 0.5:
+            found["captured_sizes"] = [_some(r, 1, 128, 4) for _ in range(r.randint(1, 2))]
