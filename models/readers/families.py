@@ -76,6 +76,7 @@ class Family:
     positions: int = -1  # learned position table: context + this many rows, -1 = none
     scale: str = "fp32"  # dtype of FP8 block scales in the family's own checkpoints
     mtp: str = ""  # layout of the prediction layers, "" = not known
+    defaults: tuple[tuple[str, int], ...] = ()  # keys that published files of the family leave to the implementation
     special: str = ""  # layers that no trait describes: "compressed" (DeepSeek-V4), "nas" (Nemotron NAS), "blocks" (Nemotron-H)
 
 
@@ -147,7 +148,16 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5_moe_text": QWEN3_5,
     "gemma": Family(qkv_bias="attention_bias", out_bias="attention_bias", tied=True, head_dim=256),
     "gemma2": GEMMA2,
-    "gemma3_text": GEMMA3,
+    "gemma3_text": replace(
+        GEMMA3,
+        defaults=(
+            ("vocab_size", 262208),
+            ("num_attention_heads", 8),
+            ("num_key_value_heads", 4),
+            ("head_dim", 256),
+            ("max_position_embeddings", 131072),
+        ),
+    ),
     "gemma4_text": GEMMA4,
     "phi3": Family(
         window="all", window_may_exceed_context=True, fused_qkv="qkv_proj", fused_gate_up=True, mlp_names=("gate_up_proj", "", "down_proj")

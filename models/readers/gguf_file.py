@@ -17,6 +17,7 @@ from models.errors import FileFormatError, NotCoveredError
 from models.readers.families import FAMILIES
 from models.readers.keys import Keys
 from models.readers.layers import build_attention
+from models.readers.mtp import as_mtp
 from models.readers.plan import Slot, mixers
 
 MOST_TENSORS, MOST_KEYS, LONGEST_TEXT, MOST_ITEMS = 1 << 17, 1 << 16, 1 << 24, 1 << 24
@@ -151,9 +152,10 @@ def read_gguf(path: Path) -> Architecture:
         )
     config = Keys(_config(metadata, kind, infos), f"{path}: {kind}")
     tensors = [_tensor(name, shape, stored, str(path)) for name, shape, stored in infos]
-    layers = config.number("layers")
+    layers = config.number("layers") - int(metadata.get(f"{kind}.nextn_predict_layers", 0))
+    if layers < 1:
+        raise FileFormatError("no layers", path=f"{path}: {kind}.block_count", value=layers, way_out="convert the model again")
     groups = _layers(config, kind, tensors, layers)
-    base = tuple(t for index, t in tensors if index is None or index >= layers)
     return Architecture(
         name=str(metadata.get("general.name") or path.stem),
         family=kind,
@@ -162,7 +164,8 @@ def read_gguf(path: Path) -> Architecture:
         context=config.number("context", default=0, least=0),
         tied=not any(t.role == "head" for _, t in tensors),
         layers=groups,
-        base=base,
+        base=tuple(t for index, t in tensors if index is None),
+        mtp=as_mtp(tuple(t for index, t in tensors if index is not None and index >= layers)),
         native=StoredFormat("fp16", 16),
         quantisation="gguf",
         stored_bytes=sum(t.nbytes() for _, t in tensors),

@@ -26,8 +26,11 @@ _DTYPES: dict[str, StoredFormat] = {"bfloat16": BF16, "float16": FP16, "float32"
 def read_config(config: dict[str, Any], name: str, path: str = "", quantisation: dict[str, Any] | None = None) -> Architecture:
     """Interpret a parsed ``config.json``; ``quantisation``: ``hf_quant_config.json`` beside it, ``path`` for errors."""
     top = Keys(config, path)
-    text = top.child("text_config") or top
+    text = _text_of(top)
     family = family_of(top, text)
+    if family.defaults:
+        written = {key: value for key, value in text.values.items() if value is not None}
+        text = Keys({**dict(family.defaults), **written}, text.path)
     placed = plan.slots(text, family)
     layers = _build(text, family, placed)
     hidden = text.number("hidden")
@@ -109,6 +112,16 @@ def _per_layer_embedding(config: Keys, hidden: int) -> Tensors:
     width = size * config.number("layers")
     table = Tensor("embed_tokens_per_layer", config.number("vocab_size_per_layer_input"), width, "position", split="none")
     return (table, *linear("per_layer_model_projection", width, hidden, "ffn", "none"), *norm("per_layer_projection_norm", size))
+
+
+def _text_of(top: Keys) -> Keys:
+    """The language model's own object inside a multimodal wrapper, or the whole configuration."""
+    outer = top.child("thinker_config") or top
+    for name in ("text_config", "language_config", "llm_config"):
+        found = outer.child(name)
+        if found is not None:
+            return found
+    return outer
 
 
 def family_of(top: Keys, text: Keys) -> Family:

@@ -34,7 +34,7 @@ def load_architecture(name_or_path: str | Path) -> Architecture:
         return _from_folder(path)
     if path.suffix == ".gguf":
         return read_gguf(path)
-    if path.suffix == ".safetensors":
+    if path.suffix == ".safetensors" or path.name.endswith(".index.json"):
         return _from_folder(path.parent)
     name = path.parent.name if path.name == "config.json" else path.stem.replace("__", "/")
     arch = read_config(read_json_object(path), name, str(path), _beside(path))

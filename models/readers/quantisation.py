@@ -1,6 +1,7 @@
 """How a checkpoint stores its matrices: ``quantization_config`` / ``hf_quant_config.json`` to one stored format for each module.
 
-Covered: fp8 (blocks, rows or whole tensors), awq, gptq, auto-round, bitsandbytes, compressed-tensors, modelopt (FP8, NVFP4, MXFP8, mixed precision), mxfp4.
+Covered: fp8 (blocks, rows or whole tensors), awq, gptq, auto-round, bitsandbytes, compressed-tensors,
+modelopt (FP8, NVFP4, MXFP8, mixed precision), mxfp4.
 Rules common to all: embeddings, head, routers, norms and vision towers stay native unless they are named; excluded modules stay native.
 An unknown method is an error.
 """

@@ -180,6 +180,20 @@ def test_a_broken_configuration_is_one_clear_line(tmp_path, text, message):
     assert time.perf_counter() - started < 5
 
 
+def test_what_published_gemma_files_leave_out_is_the_implementation_s_default():
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
+    vision = model_entry("google/gemma-3-4b-it")["config"]["vision_config"]
+    short = read_config({"model_type": "gemma3", "text_config": text, "vision_config": vision}, "google/gemma-3-4b-it")
+    assert facts.parameters(short).total == 4_300_079_472  # as counted for the full file
+
+
+def test_an_unknown_wrapper_around_a_known_text_model_is_read_with_a_note():
+    config = {"model_type": "newvl", "language_config": SMALL, "vision_config": {"hidden_size": 64}}
+    arch = read_config(config, "x")
+    assert facts.parameters(arch) == facts.parameters(read_config(SMALL, "x"))
+    assert "vision tower not counted" in arch.notes[0]
+
+
 def test_missing_files_are_errors(tmp_path):
     with pytest.raises(FileFormatError, match=r"holds no config\.json"):
         load_architecture(tmp_path)

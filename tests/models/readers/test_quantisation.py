@@ -15,6 +15,8 @@ ATTENTION, FFN = 4 * 256 * 256, 3 * 256 * 512
 MATRICES, COUNT = ATTENTION + FFN, 7
 NATIVE = 2 * (2 * 1024 * 256 + 3 * 256)  # embeddings, head, norms in 16 bits
 OUTPUTS = 4 * 256 + 512 + 512 + 256  # rows of all matrices
+INT4 = MATRICES // 2 + MATRICES // 32 * 2 + 16 * COUNT  # a 16-bit scale for 32, and the shape as two 64-bit numbers
+NVFP4 = MATRICES // 2 + MATRICES // 16 + 8 * COUNT  # a byte for 16 and two FP32 scales
 INPUTS = 4 * 256 + 256 + 256 + 512
 
 
@@ -40,7 +42,8 @@ def stored(quantisation, **changes):
         ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["*self_attn*"]}, 2 * ATTENTION + FFN // 2 + FFN // 16 + 8 * 3),
         (
             {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {
-                "model.layers.0.mlp.up_proj": {"quant_algo": "FP8"}, "model.layers.0.mlp.down_proj": {"quant_algo": "W4A16_NVFP4", "group_size": 16},
+                "model.layers.0.mlp.up_proj": {"quant_algo": "FP8"},
+                "model.layers.0.mlp.down_proj": {"quant_algo": "W4A16_NVFP4", "group_size": 16},
             }},
             2 * ATTENTION + 2 * 256 * 512 + (256 * 512 + 8) + (256 * 512 // 2 + 256 * 512 // 16 + 4),
         ),
@@ -56,9 +59,9 @@ def test_bytes_of_each_packing(quantisation, matrices):
         ("float-quantized", {"num_bits": 8, "type": "float", "strategy": "channel"}, MATRICES + 2 * OUTPUTS),
         ("float-quantized", {"num_bits": 8, "type": "float", "strategy": "tensor"}, MATRICES + 4 * COUNT),
         ("int-quantized", {"num_bits": 8, "type": "int", "strategy": "channel"}, MATRICES + 2 * OUTPUTS),
-        ("pack-quantized", {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}, MATRICES // 2 + MATRICES // 32 * 2 + 16 * COUNT),
+        ("pack-quantized", {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}, INT4),
         ("mxfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}, MATRICES // 2 + MATRICES // 32),
-        ("nvfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}, MATRICES // 2 + MATRICES // 16 + 8 * COUNT),
+        ("nvfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}, NVFP4),
     ],
 )  # fmt: skip
 def test_bytes_of_compressed_tensors(layout, weights, matrices):
