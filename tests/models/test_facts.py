@@ -3,7 +3,7 @@
 import pytest
 
 from models import facts
-from models.errors import ContradictionError, UnknownNameError
+from models.errors import ContradictionError, NotCoveredError, UnknownNameError
 from models.readers import load_architecture
 
 MIB = 1 << 20
@@ -69,3 +69,30 @@ def test_unknown_names_suggest_the_nearest(qwen):
         load_architecture("Qwen/Qwen3-8")
     with pytest.raises(UnknownNameError, match="q8_0"):
         facts.kv_bytes(qwen, 1, "q8")
+
+
+@pytest.mark.parametrize(
+    ("name", "heads", "kv_format", "token_bytes"),
+    [
+        ("nvidia/Qwen3.6-27B-NVFP4", "4 x 256", "int8_per_token_head", 2080),  # bytes a token and layer that vLLM 0.28 users measured
+        ("Qwen/Qwen3-8B", "8 x 128", "int8_per_token_head", 2112),
+        ("deepseek-ai/DeepSeek-V3.2", "512 + 64", "fp8_ds_mla", 656),  # 512 FP8, 4 FP32 scales, 64 BF16
+        ("deepseek-ai/DeepSeek-V3", "512 + 64", "fp8_e4m3", 576),
+    ],
+)
+def test_bytes_of_one_layer_match_what_engines_lay_out(name, heads, kv_format, token_bytes):
+    arch = load_architecture(name)
+    attention = next(group.attention for group in arch.layers if group.attention)
+    shape = (attention.latent_dim, attention.rope_dim) if attention.latent_dim else (attention.kv_heads, attention.key_dim)
+    assert sorted(shape) == sorted(int(n) for n in heads.replace("x", " ").replace("+", " ").split())
+    assert facts.kv_bytes_per_token(arch, kv_format) == arch.attention_layers * token_bytes
+
+
+def test_fp8_indexer_keys_carry_their_scale():
+    arch = load_architecture("deepseek-ai/DeepSeek-V3.2")
+    assert facts.indexer_bytes_per_token(arch, "fp8") == 61 * 132  # 128 FP8 and one FP32 scale
+
+
+def test_a_latent_format_is_refused_for_other_caches(qwen):
+    with pytest.raises(NotCoveredError, match="MLA latents only"):
+        facts.kv_bytes_per_token(qwen, "fp8_ds_mla")
