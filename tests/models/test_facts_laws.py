@@ -10,10 +10,21 @@ from models.errors import ContradictionError
 from models.readers import load_architecture
 
 SAMPLE = [
-    "Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B", "deepseek-ai/DeepSeek-V3.2", "google/gemma-4-E4B", "openai/gpt-oss-120b",
-    "tiiuae/Falcon-H1-0.5B-Base", "Qwen/Qwen3.5-27B", "moonshotai/Kimi-Linear-48B-A3B-Instruct", "deepseek-ai/DeepSeek-V4-Flash",
-    "nvidia/Llama-3_3-Nemotron-Super-49B-v1", "ai21labs/AI21-Jamba-1.5-Mini", "Qwen/Qwen3-32B-AWQ", "meta-llama/Llama-4-Scout-17B-16E-Instruct", "nvidia/MiniMax-M3-NVFP4",
-]  # fmt: skip
+    "Qwen/Qwen3-8B",
+    "Qwen/Qwen3-30B-A3B",
+    "deepseek-ai/DeepSeek-V3.2",
+    "google/gemma-4-E4B",
+    "openai/gpt-oss-120b",
+    "tiiuae/Falcon-H1-0.5B-Base",
+    "Qwen/Qwen3.5-27B",
+    "moonshotai/Kimi-Linear-48B-A3B-Instruct",
+    "deepseek-ai/DeepSeek-V4-Flash",
+    "nvidia/Llama-3_3-Nemotron-Super-49B-v1",
+    "ai21labs/AI21-Jamba-1.5-Mini",
+    "Qwen/Qwen3-32B-AWQ",
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct",
+    "nvidia/MiniMax-M3-NVFP4",
+]
 
 
 @given(new=st.integers(1, 60), cached=st.integers(0, 60), limit=st.one_of(st.none(), st.integers(1, 80)))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from models import facts
+from models.facts.weights import tensors_of
 from models.readers import load_architecture
 
 TRUTH = json.loads((Path(__file__).parents[2] / "data/models/truth.json").read_text())
@@ -92,6 +93,12 @@ def test_stored_bytes_are_exact(name):
     computed = facts.weight_bytes(arch, mtp=True)
     if name not in HEAD_STORED_TWICE:  # the rest differs from the computed bytes by stored rotary vectors at most
         assert abs(computed - TRUTH[name]["stored"]) <= TRUTH[name]["stored"] * 1e-3
+
+
+def test_prediction_layers_fill_up_the_published_checkpoints():
+    glm = load_architecture("zai-org/GLM-5.1")
+    stored = sum(count * tensor.elements for count, tensor in tensors_of(glm, mtp=True))
+    assert stored == 753_864_139_008  # elements of the published checkpoint, which holds one prediction layer
 
 
 def test_every_catalogue_model_is_compared_or_listed():
