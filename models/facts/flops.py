@@ -2,7 +2,7 @@
 
 Notation: n new tokens after c cached ones; pairs q = sum over new tokens of visible keys: n c + n (n + 1) / 2, cut at a window or an
 indexer's top-k. A pair costs 2 (key_dim + value_dim) FLOPs a head (4 x head_dim where both are equal). Recurrent updates and convolutions
-are not matrix products with the weights and are left out.
+are not matrix products with the weights and are left out. Chunked layers (Llama 4) are counted as windows, an upper bound.
 """
 
 from __future__ import annotations
@@ -28,20 +28,23 @@ def _pair_flops(attention: Attention) -> int:
 
 def _limit(attention: Attention) -> int | None:
     """Most keys that one query reads, None = all."""
+    chosen = attention.indexer.top_k if attention.indexer else None
     if attention.window is not None:
-        return attention.window
-    return attention.indexer.top_k if attention.indexer else None
+        return attention.window + (chosen or 0)
+    return chosen
 
 
 def flops_per_pair(arch: Architecture) -> int:
     """FLOPs of one (query, key) pair over the layers whose visible keys grow without end."""
-    return sum(g.count * _pair_flops(g.attention) for g in arch.layers if g.attention and _limit(g.attention) is None)
+    found = sum(g.count * _pair_flops(g.attention) for g in arch.layers if g.attention and _limit(g.attention) is None)
+    compressed = ((g.count, g.attention) for g in arch.layers if g.attention and g.attention.compress_ratio and not g.attention.indexer)
+    return found + sum(count * _pair_flops(a) // a.compress_ratio for count, a in compressed)  # one key for each group of older tokens
 
 
 def flops_per_index_pair(arch: Architecture) -> int:
     """FLOPs of scoring one key by the indexers (2 x heads x dim a layer that scores)."""
     chosen = ((g.count, g.attention.indexer) for g in arch.layers if g.attention)
-    return sum(count * 2 * x.heads * x.dim for count, x in chosen if x and x.stores_keys and x.tokens_per_key == 1)
+    return sum(count * 2 * x.heads * x.dim // x.tokens_per_key for count, x in chosen if x and x.stores_keys)
 
 
 def flops_per_limited_pair(arch: Architecture) -> dict[int, int]:

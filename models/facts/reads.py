@@ -1,7 +1,8 @@
 """What one decode row reads and computes over its context: windows, sparse indexers, shared KV and recurrent state included.
 
-Notation: t tokens of context; w the window of a layer; k the most keys that an indexer lets through. A layer reads min(t, w) or
-min(t, k) entries; a layer that shares an earlier layer's KV reads it again. A recurrent state is read and written once a row.
+Notation: t tokens of context; w the window of a layer; k the most keys that an indexer lets through; r a compression. A layer reads
+min(t, w), min(t, k) or, compressed, min(t, w) + min(t / r, k) entries; a layer that shares an earlier layer's KV reads it again. A recurrent
+state is read and written once a row.
 """
 
 from __future__ import annotations
@@ -22,11 +23,10 @@ def context_read_bytes(arch: Architecture, tokens: int, kv_format_name: str = "b
         a = group.attention
         if a is None:
             continue
-        entries = min(tokens, a.window) if a.window is not None else tokens
-        if a.compress_ratio:
-            entries += tokens // a.compress_ratio
+        older = tokens // a.compress_ratio if a.compress_ratio else 0 if a.window is not None else tokens
         if a.indexer is not None:
-            entries = min(entries, a.indexer.top_k)
+            older = min(older, a.indexer.top_k)
+        entries = older + (min(tokens, a.window) if a.window is not None else 0)
         found += group.count * entries * _layer_token_bytes(replace(a, shares_kv=False), stored, tp)
     return found
 

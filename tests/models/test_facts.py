@@ -4,6 +4,7 @@ import pytest
 
 from models import facts
 from models.errors import ContradictionError, NotCoveredError, UnknownNameError
+from models.facts.reads import context_read_bytes
 from models.readers import load_architecture
 
 MIB = 1 << 20
@@ -96,3 +97,10 @@ def test_fp8_indexer_keys_carry_their_scale():
 def test_a_latent_format_is_refused_for_other_caches(qwen):
     with pytest.raises(NotCoveredError, match="MLA latents only"):
         facts.kv_bytes_per_token(qwen, "fp8_ds_mla")
+
+
+def test_compressed_attention_reads_its_window_and_the_chosen_entries():
+    arch, tokens = load_architecture("deepseek-ai/DeepSeek-V4-Flash"), 100_000
+    entries = 43 * 128 + 21 * 512 + 20 * (tokens // 128)  # windows, chosen 4-fold entries, all 128-fold entries
+    indexer = tokens * (21 * 128 * 2 // 4)
+    assert context_read_bytes(arch, tokens) == entries * 512 * 2 + indexer
