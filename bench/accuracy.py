@@ -1,0 +1,230 @@
+"""How near the calibrated predictions come to published measurements: TTFT and TPOT of closed loops on rows that were held out.
+
+    python bench/accuracy.py TABLE.csv [--calibrate-on 5] [--seed 0] [--json]
+
+Everything is fitted at run time from the table that is given. Protocols, for each (model, system, engine, precision) group in turn:
+    K       the fit sees all other groups and K random rows of this group, and predicts the group's other rows
+    0       the fit sees the other groups only, and predicts the whole group
+    K only  one fit sees K rows of every group and nothing else
+each on distinct measurements; K and 0 also on the table as listed, duplicates kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.silicon_rows import Row, architectures, distinct, load_architecture, read_table, with_years
+from models.calibration.additive import AdditiveModel, Floats, Ints, Kernel, Table, interval_scale
+from models.calibration.served_load import LoadFacts, ServedLoad, first_token_terms, load_facts, shape_of, step_terms
+from models.catalog.devices import load_device
+from models.catalog.serving_prior import first_token_coefficients, kernel_widths, step_coefficients
+from models.errors import GoodputError
+
+METRICS = ("tpot", "ttft")
+COVERAGE, QUANTILE = 0.9, 1.6448536269514722  # two-sided 90 % of a normal
+_ENOUGH = 50  # held-out errors that a learned interval width needs
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Predictions of held-out rows: indices, log errors (predicted over measured), half widths of the 90 % interval in log."""
+
+    rows: Ints
+    error: Floats
+    half_width: Floats
+
+
+def facts_of(rows: list[Row]) -> list[LoadFacts]:
+    known = architectures()
+    shapes = {m: shape_of(load_architecture(known[m])) for m in {r.model for r in rows}}
+    return [
+        load_facts(
+            ServedLoad(
+                arch=load_architecture(known[r.model]), device=load_device(r.system), compute_precision=r.compute_precision,
+                dense_bits=r.dense_bits, expert_bits=r.expert_bits, kv_format=r.kv_format, devices=r.devices,
+                attention_ranks=r.attention_ranks, expert_parallel=r.expert_parallel, concurrency=r.concurrency,
+                prompt=r.prompt, output=r.output,
+            ),
+            shapes[r.model],
+        )
+        for r in rows
+    ]  # fmt: skip
+
+
+def labels_of(rows: list[Row]) -> dict[str, list[str]]:
+    parallel = [f"{r.devices}/{r.attention_ranks}/{r.expert_parallel}" for r in rows]
+    version = [f"{r.engine} {r.version}" for r in rows]
+    pairs = list(zip(rows, version, parallel, strict=True))
+    return {
+        "engine": [r.engine for r in rows], "model": [r.model for r in rows], "version": version, "group": [r.group for r in rows],
+        "device_precision": [f"{r.system} {r.precision}" for r in rows], "engine_harness": [f"{r.engine} {r.harness}" for r in rows],
+        "engine_device": [f"{r.engine} {r.system}" for r in rows], "engine_model": [f"{r.engine} {r.model}" for r in rows],
+        "model_version": [f"{r.model} {v}" for r, v, _ in pairs], "group_version": [f"{r.group} {v}" for r, v, _ in pairs],
+        "group_parallelism": [f"{r.group} {p}" for r, _, p in pairs],
+        "group_version_parallelism": [f"{r.group} {v} {p}" for r, v, p in pairs],
+    }  # fmt: skip
+
+
+def build(rows: list[Row], facts: list[LoadFacts], metric: str) -> AdditiveModel:
+    guess = step_coefficients()
+    steps = [step_terms(f) for f in facts]
+    if metric == "tpot":
+        spec, terms = guess, steps
+    else:
+        spec = first_token_coefficients()
+        terms = [first_token_terms(f, sum(guess[n] * t for n, t in s.items())) for f, s in zip(facts, steps, strict=True)]
+    names, widths = tuple(spec), kernel_widths()
+    features = np.array([[*f.features, 2.0 * (r.years or 0.0)] for f, r in zip(facts, rows, strict=True)])
+    table = Table(names, np.array([[t[n] for n in names] for t in terms]), np.array([spec[n] for n in names]), features, labels_of(rows))
+    width = tuple(widths["width"].get(n, 1.0) for n in names)
+    lengths = tuple(widths["lengths"].values())
+    return AdditiveModel(
+        table, Kernel(width, widths["shared_sd"], widths["term_sd"], widths["offset_sd"], widths["smooth_sd"], lengths, widths["noise_sd"])
+    )
+
+
+def _measured(rows: list[Row], metric: str) -> Floats:
+    return np.log(np.array([r.tpot_s if metric == "tpot" else r.ttft_s for r in rows]))
+
+
+def _groups(rows: list[Row], rng: np.random.Generator) -> dict[str, Ints]:
+    """Group -> its rows in random order: the first K are the calibration rows."""
+    members: dict[str, list[int]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        members[row.group].append(i)
+    return {name: rng.permutation(np.array(found, dtype=np.intp)) for name, found in sorted(members.items())}
+
+
+def _scale(model: AdditiveModel, measured: Floats, train: Ints, groups: dict[str, Ints], keep: int, passes: int) -> tuple[Any, float]:
+    """A fit and the interval factor that would have covered the training groups, had each shown only ``keep`` of its rows."""
+    fit = model.fit(measured, train, passes)
+    where = {row: i for i, row in enumerate(train)}
+    blocks = [np.array([where[r] for r in rows[keep:] if r in where], dtype=np.intp) for rows in groups.values()]
+    errors = model.held_out(fit, [b for b in blocks if len(b)])
+    joined = np.concatenate(errors) if errors else np.array([])
+    return fit, interval_scale(joined, COVERAGE, QUANTILE) if len(joined) >= _ENOUGH else 1.0
+
+
+def evaluate(model: AdditiveModel, measured: Floats, groups: dict[str, Ints], keep: int, passes: int = 4) -> Outcome:
+    """Each group in turn: the other groups in full plus ``keep`` rows of this one."""
+    found: list[tuple[Ints, Floats, Floats]] = []
+    for name, rows in groups.items():
+        test = rows[keep:]
+        if not len(test):
+            continue
+        others = [r for other, r in groups.items() if other != name]
+        train = np.concatenate([rows[:keep], *others]) if others else rows[:keep]
+        fit, scale = _scale(model, measured, train, {o: r for o, r in groups.items() if o != name}, keep, passes)
+        answer = model.predict(fit, test)
+        found.append((test, answer.log_mean - measured[test], answer.log_sd * scale * QUANTILE))
+    return Outcome(*(np.concatenate(part) for part in zip(*found, strict=True)))
+
+
+def evaluate_only(model: AdditiveModel, measured: Floats, groups: dict[str, Ints], keep: int) -> Outcome:
+    """One fit on ``keep`` rows of every group and nothing else."""
+    train = np.concatenate([rows[:keep] for rows in groups.values()])
+    test = np.concatenate([rows[keep:] for rows in groups.values()])
+    fit = model.fit(measured, train)
+    errors = np.concatenate(model.held_out(fit, [np.array([i], dtype=np.intp) for i in range(len(train))]))
+    scale = interval_scale(errors, COVERAGE, QUANTILE) if len(errors) >= _ENOUGH else 1.0
+    answer = model.predict(fit, test)
+    return Outcome(test, answer.log_mean - measured[test], answer.log_sd * scale * QUANTILE)
+
+
+def summary(error: Floats, half_width: Floats) -> dict[str, float]:
+    """Absolute percentage errors and bias as fractions, share of measurements within their 90 % interval."""
+    relative = np.exp(error) - 1.0
+    return {
+        "rows": len(error), "median_ape": float(np.median(np.abs(relative))), "mean_ape": float(np.mean(np.abs(relative))),
+        "bias": float(np.median(relative)), "coverage_90": float(np.mean(np.abs(error) <= half_width)),
+    }  # fmt: skip
+
+
+def report(rows: list[Row], outcome: Outcome) -> dict[str, Any]:
+    names = np.array([rows[i].group for i in outcome.rows])
+    by_group = {str(g): summary(outcome.error[names == g], outcome.half_width[names == g]) for g in np.unique(names)}
+    return {"overall": summary(outcome.error, outcome.half_width), "groups": by_group}
+
+
+def _protocols(rows: list[Row], way: str, keep: int, seed: int) -> dict[str, dict[str, Any]]:
+    facts, groups = facts_of(rows), _groups(rows, np.random.default_rng(seed))
+    out: dict[str, dict[str, Any]] = defaultdict(dict)
+    for metric in METRICS:
+        model, measured = build(rows, facts, metric), _measured(rows, metric)
+        for k in dict.fromkeys((keep, 0)):
+            out[f"{way}, K={k}"][metric] = report(rows, evaluate(model, measured, groups, k, 4 if way == "distinct" else 3))
+        if way == "distinct" and keep:
+            out[f"{way}, K={keep} only"][metric] = report(rows, evaluate_only(model, measured, groups, keep))
+    return out
+
+
+def run(path: Path, keep: int, seed: int, *, listed: bool) -> dict[str, Any]:
+    read, refused = read_table(path)
+    ways = {"distinct": with_years(distinct(read))} | ({"as listed": with_years(read)} if listed else {})
+    if not ways["distinct"]:
+        raise GoodputError("no row can be used", path=str(path), way_out="; ".join(Counter(r.reason for r in refused)))
+    found: dict[str, dict[str, Any]] = {}
+    for way, rows in ways.items():
+        found |= _protocols(rows, way, keep, seed)
+    main = found[f"distinct, K={keep}"]
+    return {
+        "calibrate_on": keep, "seed": seed, "usable": len(read), "distinct": len(ways["distinct"]),
+        "overall": {m: main[m]["overall"] for m in METRICS},
+        "groups": {g: {m: main[m]["groups"][g] for m in METRICS} for g in main["tpot"]["groups"]},
+        "protocols": found,
+        "refused": dict(Counter(r.reason for r in refused).most_common()),
+        "refused_rows": [{"line": r.line, "id": r.key, "reason": r.reason} for r in refused],
+    }  # fmt: skip
+
+
+def _line(name: str, tpot: dict[str, float], ttft: dict[str, float]) -> str:
+    cells = (f"{m['median_ape']:7.1%}{m['mean_ape']:8.1%}{m['bias']:+8.1%}{m['coverage_90']:7.0%}" for m in (tpot, ttft))
+    return f"{name[:64]:64}{tpot['rows']:6.0f}  {'  '.join(cells)}"
+
+
+def show(result: dict[str, Any]) -> Iterable[str]:
+    head = "median    mean    bias  in 90"
+    yield f"{result['usable']} usable rows, {result['distinct']} distinct; calibrated on {result['calibrate_on']}, seed {result['seed']}"
+    yield f"{'protocol':64}{'rows':>6}   TPOT {head}   TTFT {head}"
+    for name, found in result["protocols"].items():
+        yield _line(name, found["tpot"]["overall"], found["ttft"]["overall"])
+    yield f"\nby group, distinct, K={result['calibrate_on']}"
+    for name, found in result["groups"].items():
+        yield _line(name, found["tpot"], found["ttft"])
+    yield "\nrows that could not be done"
+    for reason, count in result["refused"].items():
+        yield f"{count:6}  {reason}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", type=Path)
+    parser.add_argument("--calibrate-on", type=int, default=5, metavar="K", help="rows of each group that the fit may see (default 5)")
+    parser.add_argument("--seed", type=int, default=0, help="choice of those rows")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--quick", action="store_true", help="leave out the table as listed")
+    arguments = parser.parse_args()
+    if arguments.calibrate_on < 0:
+        parser.error("--calibrate-on cannot be negative")
+    try:
+        result = run(arguments.table, arguments.calibrate_on, arguments.seed, listed=not arguments.quick)
+    except GoodputError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(result, indent=1) if arguments.json else "\n".join(show(result)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
