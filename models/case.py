@@ -87,6 +87,7 @@ class Case:
     calibration: Calibration
     draft_models: dict[DraftSource, Architecture] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    concurrency: int = 256  # requests that may be in the system at once where no burst says so
 
     @property
     def architecture(self) -> Architecture:
@@ -100,8 +101,8 @@ class Case:
 
     @property
     def requests(self) -> int:
-        """Requests of the burst."""
-        return self.request.arrivals.burst or 0
+        """Requests of the burst; under a rate or a trace, the most that are in the system at once."""
+        return self.request.arrivals.burst or self.concurrency
 
     @property
     def memory_limit(self) -> int:

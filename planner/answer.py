@@ -41,7 +41,10 @@ class Memory(Part):
 
 
 class Times(Part):
-    """``prefill_s`` and ``round_s`` of a full wave; ``makespan_s`` until the last answer."""
+    """``prefill_s`` and ``round_s`` of a full wave; ``makespan_s`` until the last answer.
+
+    Under simulated traffic: mean time from the first step to the first token, mean gap, and the whole run; ``waves`` is 1.
+    """
 
     prefill_s: float
     rounds: int
@@ -98,6 +101,7 @@ class Ranked(Part):
     violations: tuple[Violation, ...]
     launchable: dict[str, bool | str]
     assumptions: tuple[str, ...]
+    simulated: Simulated | None = None
     objective: float | None
     objectives: dict[str, float | None]
 
@@ -117,6 +121,45 @@ class SwitchPoint(Part):
     path: str
     value: str
     winner: str | None
+
+
+class ClassResult(Part):
+    """One request class under simulated traffic."""
+
+    requests: int
+    finished: int
+    good: int
+    ttft_s: Distribution
+    itl_s: Distribution
+    tpot_s: Distribution
+    e2e_s: Distribution
+    queue_s: Distribution
+    goodput_per_s: float
+
+
+class Simulated(Part):
+    """What the simulator saw of one configuration beside times: use of the pool, cache, preemption, overload."""
+
+    classes: dict[str, ClassResult]
+    busy_s: float
+    hit_rate: float
+    preemptions: int
+    recomputed_tokens: int
+    peak_kv_bytes: int
+    queue_growth_per_s: float
+    overload: bool
+
+
+class Trials(Part):
+    """How the search over traffic went: trials, those abandoned early, and the best value so far by trial number."""
+
+    requests: int
+    seed: int
+    tried: int
+    pruned: int
+    history: tuple[tuple[int, float], ...]
+    closed_form: float | None  # simulated objective of the closed form's choice
+    gain: float | None  # share by which the answer beats it
 
 
 class Explanation(Part):
@@ -169,6 +212,7 @@ class Answer(Part):
     pareto_front: tuple[str, ...]  # ids that no other beats in every objective; empty for a single objective
     explanation: Explanation
     launch: dict[str, Launch]
+    trials: Trials | None = None
 
     @property
     def winner(self) -> Ranked | None:

@@ -17,7 +17,7 @@ from models.describe.configuration import DraftSource
 from models.describe.engine import Engine
 from models.describe.hardware import Device
 from models.describe.scenario import Scenario
-from models.errors import ContradictionError, GoodputError, NotCoveredError
+from models.errors import ContradictionError, GoodputError
 from models.readers.load import load_architecture
 from models.units import format_bytes
 
@@ -28,12 +28,6 @@ CalibrationLookup = Callable[[str], Calibration | None]
 def resolve(scenario: Scenario, stored: CalibrationLookup | None = None) -> Case:
     """Look up everything that the scenario names; what is assumed or not covered becomes a warning."""
     class_name, request = scenario.only_class()
-    if request.arrivals.burst is None:
-        raise NotCoveredError(
-            "rates and traces need the simulator, which plans do not use yet",
-            path=f"workload.{class_name}.arrivals",
-            way_out="plan a burst: {burst: N}",
-        )
     warnings: list[str] = []
     architecture = load_architecture(scenario.model)
     device = load_device(scenario.hardware.device)

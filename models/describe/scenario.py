@@ -107,6 +107,11 @@ class Scenario(Description):
         """The objectives as a tuple; several ask for a Pareto front."""
         return self.objective if isinstance(self.objective, tuple) else (self.objective,)
 
+    @property
+    def is_burst(self) -> bool:
+        """Whether the closed form covers the traffic: one class, all requests at once."""
+        return len(self.workload) == 1 and next(iter(self.workload.values())).arrivals.burst is not None
+
     def only_class(self) -> tuple[str, RequestClass]:
         """The single request class of a closed-form plan."""
         if len(self.workload) != 1:

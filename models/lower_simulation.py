@@ -1,0 +1,154 @@
+"""A case and one configuration, lowered to what the simulator takes: engine parameters and step models.
+
+A calibration with a single step model gives one formula for every mixed step. One that tells prefill and decode apart (the chapter's:
+prefill = FLOPs / (peak x efficiency), decode = fixed + per byte x bytes) gives two models, and a mixed step costs their sum. The
+verification bound of such a calibration, rows x FLOPs / (efficiency x peak), enters as the decode model's peak.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from models.case import BranchAxes, Case
+from models.columns import Columns
+from models.describe.calibration import Affine, EfficiencyTable, Table
+from models.describe.configuration import Configuration, DraftSource
+from models.errors import ContradictionError, NotCoveredError
+from models.kernels.burst import footprint
+from models.kernels.step import LINEAR, PHYSICAL, StepModel
+from models.lower import captured_rows, lower
+from models.simulation_types import Cache, EngineParameters, Policy
+from models.speculation import constant_acceptance, positions
+from models.step_time import efficiency, step_model
+
+NO_BLOCKS = "the pool holds no KV block beside weights, draft and activations"
+
+
+@dataclass(frozen=True)
+class SimulationInputs:
+    """What ``models.simulate.simulate`` needs beside the requests."""
+
+    engine: EngineParameters
+    prefill: StepModel
+    decode: StepModel
+    devices: int
+    pool_bytes: int  # KV pool of one device
+
+
+def lower_simulation(case: Case, configuration: Configuration, *, random: bool = True) -> SimulationInputs:
+    """Lower one configuration; ``random`` draws acceptance position by position, else every round emits its mean.
+
+    Where prefill efficiency depends on the batch, a burst prefills as one batch and other traffic request by request.
+    """
+    if configuration.offload_layers:
+        raise NotCoveredError(
+            "the simulator does not overlap offload copies with mixed steps", path="offload_layers", value=configuration.offload_layers,
+            way_out="keep every layer resident under simulated traffic",
+        )  # fmt: skip
+    k = lower(case, BranchAxes.of(configuration))
+    prefill, decode = _models(case, k, min(case.request.arrivals.burst or 1, configuration.max_num_seqs))
+    pool, per_token = _pool(case, k, configuration), _kv_kib_per_token(k, case)
+    engine = EngineParameters(
+        policy=Policy.PREFILL_FIRST if case.engine.name == "sglang" else Policy.CHUNKED,
+        max_num_seqs=configuration.max_num_seqs, token_budget=configuration.max_num_batched_tokens, chunk_cap=configuration.prefill_chunk or 0,
+        block_tokens=case.block_tokens, kv_blocks=_blocks(pool, per_token, case), cache=Cache.LRU if configuration.prefix_sharing else Cache.OFF,
+        max_model_len=case.scenario.engine.max_model_len or case.architecture.context, admission_limit=configuration.admission_limit or 0,
+        kv_bytes_per_token=float(((k.kv_private_read / k.samples + k.kv_shared_read) / k.context)[0]),
+        shared_read_once=case.calibration.shared_prefix_read == "once", constant_context=_constant(case),
+        graph_sizes=captured_rows(case, (configuration.draft, configuration.draft_tokens), (configuration.cuda_graphs, configuration.captured_sizes, False)),
+        delivery_s=case.calibration.delivery_s, **_speculation(case, configuration, random=random),
+    )  # fmt: skip
+    return SimulationInputs(engine, prefill, decode, configuration.tensor_parallel, pool * 1024)
+
+
+def _constant(case: Case) -> bool:
+    form = case.calibration.decode
+    return isinstance(form, Affine | Table) and form.context == "prompt"
+
+
+def _models(case: Case, k: Columns, together: int) -> tuple[StepModel, StepModel]:
+    calibration = case.calibration
+    if isinstance(calibration.decode, Table):
+        raise NotCoveredError(
+            "a table of rounds has no step model for mixed traffic", path="calibration", value=calibration.name,
+            way_out="use a calibration whose decode is affine or physical",
+        )  # fmt: skip
+    per_pair = (k.prefill_flops - k.new_tokens * k.flops_per_token - k.flops_per_logit_row) / k.pairs
+    extra = float((k.draft_seconds + k.kv_conversion_s)[0])
+    if not isinstance(calibration.prefill, EfficiencyTable):
+        one = _plain(step_model(calibration.prefill, k, per_pair))
+        one = one._replace(fixed_s=one.fixed_s + extra) if one.form == LINEAR else one._replace(collective_s=one.collective_s + extra)
+        return one, one
+    form = calibration.decode
+    assert isinstance(form, Affine)
+    batch = np.full(1, together, dtype=np.int64)
+    share = efficiency(calibration.prefill, batch, k.prompt_tokens) * k.reference_flops / k.peak_flops
+    ratio = float((share / k.prefill_factor)[0])
+    base = _plain(_bare(k, per_pair))
+    prefill = base._replace(form=PHYSICAL, matmul_efficiency=ratio, attention_efficiency=ratio)
+    decode = base._replace(
+        form=LINEAR, fixed_s=form.fixed_s + extra, per_byte_s=form.per_byte_s, peak_flops=base.peak_flops * float(share[0])
+    )
+    return prefill, decode
+
+
+def _bare(k: Columns, per_pair: Any) -> StepModel:
+    work = (k.peak_flops, k.peak_bytes_per_s, k.flops_per_token, k.flops_per_logit_row, per_pair)
+    return StepModel(PHYSICAL, *work, k.weight_read, k.expert_read, k.expert_fraction)  # type: ignore[arg-type]
+
+
+def _plain(model: StepModel) -> StepModel:
+    """The first branch of a model of arrays, as plain numbers."""
+    return StepModel(int(model.form), *(float(np.ravel(np.asarray(value))[0]) for value in model[1:]))
+
+
+def _pool(case: Case, k: Columns, configuration: Configuration) -> int:
+    """KiB that remain for KV on one device under both limits."""
+    one = np.ones(1, dtype=np.int64)
+    m = footprint(k, np.zeros(1, dtype=np.int64), one * configuration.max_num_batched_tokens, one * configuration.offload_layers)
+    rows = configuration.max_num_seqs * (configuration.draft_tokens + 1)
+    logits = int(np.ceil(rows * k.logits_kib_per_row[0]))
+    shared = int(k.kv_shared_kib[0])
+    room = case.memory_limit // 1024 - (int(m.total[0]) - shared) - max(0, logits - int(m.activation[0]))
+    budget = case.scenario.hardware.kv_budget
+    return room if budget is None else min(room, budget // 1024 - (int(m.pool[0]) - shared))
+
+
+def _kv_kib_per_token(k: Columns, case: Case) -> float:
+    """KiB of one stored token on one device, windows and drafts of a full-length request spread over its tokens."""
+    stored = case.request.prompt_tokens + case.request.output_tokens - 1
+    whole = k.kv_shared_kib + k.kv_private_kib / k.samples + k.draft_kib_per_request / k.samples
+    return float((whole / (-(-stored // case.block_tokens) * case.block_tokens))[0])
+
+
+def _blocks(pool_kib: int, kib_per_token: float, case: Case) -> int:
+    if kib_per_token <= 0:
+        return 0
+    blocks = int(pool_kib / (kib_per_token * case.block_tokens) + 1e-9)
+    if blocks < 1:
+        raise ContradictionError(
+            NO_BLOCKS, path="hardware", value=f"{pool_kib} KiB", way_out="use more memory, fewer sequences or a smaller budget"
+        )
+    return blocks
+
+
+def _speculation(case: Case, configuration: Configuration, *, random: bool) -> dict[str, Any]:
+    """Acceptance by position, or tokens a round, in the simulator's terms."""
+    m = configuration.draft_tokens
+    if configuration.draft is DraftSource.NONE:
+        return {}
+    given = case.request.speculation[configuration.draft]
+    measured = case.calibration.drafts.get(configuration.draft)
+    if given.tokens_per_round is not None:
+        reference = given.draft_tokens or (measured.draft_tokens if measured else None) or m
+        chain: tuple[float, ...] = (constant_acceptance(given.tokens_per_round, reference),) * m
+    else:
+        listed = positions(given)
+        chain = tuple(listed[:m]) + (listed[-1],) * (m - len(listed[:m]))
+    if random:
+        return {"draft_tokens": m, "acceptance": chain}
+    mean = 1.0 + float(np.cumprod(chain).sum())
+    return {"draft_tokens": m, "tokens_per_round": mean}

@@ -1,0 +1,199 @@
+"""Planning rates: the closed form prunes and seeds, Optuna searches the simulated traffic, the simulator has the last word.
+
+Domains are the registry's; a branch in which a single request alone on the engine already misses a deadline is left out. The exact
+closed-form search of a few bursts gives the first trials, so the answer can say by how much the simulated search beats it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from models.case import Case
+from models.describe.configuration import Configuration
+from models.describe.engine import not_launchable
+from models.describe.scenario import Scenario
+from models.describe.workload import Arrivals
+from models.errors import GoodputError
+from planner.resolve import CalibrationLookup, resolve
+from planner.traffic_load import deadlines_of, requests_of
+from planner.traffic_trial import Traffic, Trial, attempt, run
+from solvers import full_resolution
+from solvers.executors import local_executor
+from solvers.grid import Grid
+from solvers.optuna_search import Choice, Domain, Progress, Range, SearchResult, TrialOutcome, search
+from solvers.space import Space, build_space
+
+BURSTS = (1, 4, 16, 64)
+NO_LIMIT = 0
+
+
+@dataclass(frozen=True)
+class TrafficOptions:
+    """Size and seed of a search over traffic."""
+
+    trials: int = 200
+    requests: int = 2000
+    seed: int = 0
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class TrafficSearch:
+    """The best trials, ascending by the first objective, and how they were found."""
+
+    traffic: Traffic
+    best: tuple[tuple[Configuration, Trial], ...]
+    result: SearchResult
+    seeded: Trial | None  # the best of the closed form's choices
+
+
+def load(scenario: Scenario, stored: CalibrationLookup | None, options: TrafficOptions) -> Traffic:
+    """Resolve each class and draw the requests."""
+    cases = {
+        name: resolve(scenario.model_copy(update={"workload": {name: one}}), stored) for name, one in scenario.workload.items()
+    }
+    return Traffic(cases, requests_of(scenario, options.requests, options.seed), deadlines_of(scenario))
+
+
+def explore(traffic: Traffic, options: TrafficOptions) -> TrafficSearch:
+    """Search the configurations that the scenario leaves open."""
+    case = traffic.case
+    space = build_space(case)
+    domains = _domains(case, space)
+    seeds = _seeds(traffic, space, domains)
+    trials: dict[str, tuple[Configuration, Trial]] = {}
+
+    def evaluate(choice: Choice) -> TrialOutcome:
+        configuration = _configuration(case, choice)
+        if configuration is None or not_launchable(configuration, case.engine):
+            return TrialOutcome(_worst(case), 10.0)
+        found = attempt(traffic, configuration, seed=options.seed)
+        if not isinstance(found, Trial):
+            return TrialOutcome(_worst(case), 10.0, pruned=found is None)
+        trials[configuration.model_dump_json()] = (configuration, found)
+        return TrialOutcome(tuple(found.values.values()), found.shortfall)
+
+    with local_executor() as executor:
+        result = search(
+            domains, evaluate, seeds=seeds, trials=options.trials, seed=options.seed, executor=executor,
+            objectives=len(case.scenario.objectives), progress=options.progress,
+        )  # fmt: skip
+    ranked = sorted(trials.values(), key=lambda pair: (pair[1].shortfall, *pair[1].values.values(), pair[0].model_dump_json()))
+    return TrafficSearch(traffic, tuple(ranked), result, _seeded(case, seeds, trials))
+
+
+def _worst(case: Case) -> tuple[float, ...]:
+    return (1e12,) * len(case.scenario.objectives)
+
+
+def _seeded(case: Case, seeds: Sequence[Choice], trials: dict[str, tuple[Configuration, Trial]]) -> Trial | None:
+    """The best simulated result among the closed form's own choices."""
+    configurations = (_configuration(case, choice) for choice in seeds)
+    found = [trials[c.model_dump_json()][1] for c in configurations if c is not None and c.model_dump_json() in trials]
+    return min(found, key=lambda t: (t.shortfall, *t.values.values()), default=None)
+
+
+def _domains(case: Case, space: Space) -> dict[str, Domain]:
+    """Branch variables as categories, long axes as ranges; only branches in which one request alone is on time."""
+    axes, keep = space.axes, _hopeful(case, space)
+
+    def values(axis: int) -> tuple[Any, ...]:
+        codes = np.unique(np.unravel_index(np.flatnonzero(keep), axes.shape)[axis])
+        return tuple(axes.lists()[axis][i] for i in codes) or axes.lists()[axis]
+
+    names = ("tensor_parallel", "weight_format", "kv_format", "prefix_sharing", "speculation", "prefetch_buffers", "graphs", "prefill_chunk")
+    found: dict[str, Domain] = {name: values(i) for i, name in enumerate(names)}
+    found |= {name: _range(getattr(space, name), log=name == "max_num_seqs") for name in ("max_num_seqs", "max_num_batched_tokens")}
+    found["offload_layers"] = found["prefetch_buffers"] = (0,)  # the simulator does not model their copies
+    limits = tuple(dict.fromkeys(a or NO_LIMIT for a in space.admission_limit))
+    found["admission_limit"] = limits if len(limits) <= 16 else tuple(dict.fromkeys((NO_LIMIT, *(1 << i for i in range(2, 12)))))
+    return found
+
+
+def _range(values: tuple[int, ...], *, log: bool = False) -> Domain:
+    """A range where the values are evenly spaced, else the values themselves."""
+    steps = {b - a for a, b in zip(values, values[1:], strict=False)}
+    if len(values) > 2 and len(steps) == 1:
+        return Range(values[0], values[-1], steps.pop(), log=log)
+    return values
+
+
+def _hopeful(case: Case, space: Space) -> np.ndarray:
+    """Branches in which a single request, alone, meets every deadline and limit (all branches when none does)."""
+    alone = _burst(case, 1)
+    grid = Grid.of(alone, replace(space, admission_limit=(None,), max_num_seqs=(alone.request.samples,)))
+    _, cells = full_resolution.bounded_cells(grid)
+    keep = np.zeros(len(grid.columns.buffers), dtype=np.bool_)
+    keep[cells.branch] = True
+    return keep if keep.any() else ~keep
+
+
+def _burst(case: Case, count: int) -> Case:
+    request = case.request.model_copy(update={"arrivals": Arrivals(burst=count)})
+    scenario = case.scenario.model_copy(update={"workload": {case.class_name: request}})
+    return replace(case, request=request, scenario=scenario)
+
+
+def _seeds(traffic: Traffic, space: Space, domains: dict[str, Domain]) -> list[Choice]:
+    """Best configurations of a few bursts in closed form, exactly; with room to queue beside the burst's own size."""
+    found: list[Choice] = []
+    for count in BURSTS:
+        case = _burst(traffic.case, count)
+        grid = Grid.of(case, replace(space, admission_limit=(None,)))
+        for _, cell in full_resolution.solve(grid, keep=2).best:
+            one = grid.configuration(cell)
+            for budget in (one.max_num_batched_tokens, 8192, 2048):
+                choice = _choice(one, max_num_batched_tokens=max(budget, one.max_num_seqs * (one.draft_tokens + 1)))
+                if all(_admits(domains[name], value) for name, value in choice.items()) and choice not in found:
+                    found.append(choice)
+    return found
+
+
+def _admits(domain: Domain, value: Any) -> bool:
+    return domain.low <= value <= domain.high if isinstance(domain, Range) else value in domain
+
+
+def _choice(one: Configuration, **changed: Any) -> Choice:
+    choice = {
+        "tensor_parallel": one.tensor_parallel, "weight_format": one.weight_format, "kv_format": one.kv_format,
+        "prefix_sharing": one.prefix_sharing, "speculation": (one.draft, one.draft_tokens), "prefetch_buffers": one.prefetch_buffers,
+        "graphs": (one.cuda_graphs, one.captured_sizes, not one.captured_sizes and one.cuda_graphs), "prefill_chunk": one.prefill_chunk,
+        "max_num_seqs": one.max_num_seqs, "max_num_batched_tokens": one.max_num_batched_tokens, "offload_layers": one.offload_layers,
+        "admission_limit": one.admission_limit or NO_LIMIT,
+    }  # fmt: skip
+    return choice | changed
+
+
+def _configuration(case: Case, choice: Choice) -> Configuration | None:
+    """The settings of a choice; None where its parts do not go together."""
+    draft, m = choice["speculation"]
+    graphs, sizes, per_sequence = choice["graphs"]
+    seqs = min(choice["max_num_seqs"], choice["max_num_batched_tokens"] // (m + 1))
+    if (choice["offload_layers"] > 0) != (choice["prefetch_buffers"] > 0) or seqs < case.request.samples:
+        return None
+    try:
+        return Configuration(
+            max_num_seqs=seqs, max_num_batched_tokens=choice["max_num_batched_tokens"], prefill_chunk=choice["prefill_chunk"],
+            kv_format=choice["kv_format"], weight_format=choice["weight_format"], prefix_sharing=choice["prefix_sharing"],
+            offload_layers=choice["offload_layers"], prefetch_buffers=choice["prefetch_buffers"], draft=draft, draft_tokens=m,
+            admission_limit=choice["admission_limit"] or None, tensor_parallel=choice["tensor_parallel"], cuda_graphs=graphs,
+            captured_sizes=tuple(size * (m + 1) for size in sizes) if per_sequence else sizes,
+        )  # fmt: skip
+    except (ValueError, GoodputError):
+        return None
+
+
+def simulate_candidates(traffic: Traffic, named: dict[str, Configuration], seed: int) -> dict[str, Trial | str | None]:
+    """Each named configuration under the traffic, in full."""
+    found: dict[str, Trial | str | None] = {}
+    for label, one in named.items():
+        try:
+            found[label] = run(traffic, one, seed=seed)
+        except GoodputError as error:
+            found[label] = str(error)
+    return found
+
