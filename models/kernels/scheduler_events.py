@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 
-from models.kernels.jit import part
-from models.kernels.scheduler_state import HISTOGRAM_BITS, HISTOGRAM_LOW, World
+from models.kernels.jit import compiled, part
+from models.kernels.scheduler_state import HISTOGRAM_BITS, HISTOGRAM_LOW, Table, World
 
 
 @part
@@ -175,14 +175,20 @@ def gap_bin(gap: float, bins: int) -> int:
     return min(max(place, 0), bins - 1)
 
 
+@compiled
+def fold_entries(gaps: Table, histogram: Table) -> None:
+    """Add every gap of the entries to the histogram."""
+    for place in range(gaps.shape[0]):
+        entry = gaps[place]
+        for i in range(entry.count):
+            histogram[gap_bin(entry.start + i * entry.slope, histogram.shape[0])] += entry.weight
+
+
 @part
 def fold_gaps(w: World) -> None:
     """Empty the full log into the histogram."""
     state = w.state[0]
-    for place in range(state.gap_entries):
-        entry = w.gaps[place]
-        for i in range(entry.count):
-            w.histogram[gap_bin(entry.start + i * entry.slope, w.histogram.shape[0])] += entry.weight
+    fold_entries(w.gaps, w.histogram)
     state.gap_entries = 0
     state.gaps_binned = 1
 

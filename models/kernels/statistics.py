@@ -1,0 +1,125 @@
+"""Nearest-rank percentiles over all gaps, without listing them.
+
+Notation: the p-th percentile of n values is number ceil(p n / 100) of the sorted values. Entry e of the gap log stands for the
+values start + i slope, i < count, each ``weight`` times (slope >= 0). Selection in three exact passes: counts in bins of
+relative width 2^-5, over which entries step edge by edge; 2^14 sub-bins of the wanted bins only; the few values left, sorted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from models.kernels.jit import compiled, part
+from models.kernels.scheduler_state import Row, Table
+
+BITS, SUB_BITS = 5, 14  # 32 bins an octave, 16384 sub-bins in a bin
+LOW, OCTAVES = -30, 46  # 2^-30 s .. 2^16 s
+BINS = OCTAVES << BITS
+FIRST_KEY = (1023 + LOW) << BITS  # of the bits of a float64, the exponent and the first 5 of the fraction
+
+
+def bin_edges() -> Table:
+    """Lower edge of every bin, and the upper edge of the last."""
+    place = np.arange(BINS + 1)
+    return np.ldexp(1.0 + (place % (1 << BITS)) / (1 << BITS), (place >> BITS) + LOW)
+
+
+@part
+def below(entry: Row, edge: float) -> int:
+    """How many values of the entry lie below ``edge``; agrees with ``start + i * slope`` to the last bit."""
+    if entry.start >= edge:
+        return 0
+    if entry.slope <= 0.0:
+        return entry.count
+    guess = min(max(int((edge - entry.start) / entry.slope), 0), entry.count)
+    while guess > 0 and entry.start + (guess - 1) * entry.slope >= edge:
+        guess -= 1
+    while guess < entry.count and entry.start + guess * entry.slope < edge:
+        guess += 1
+    return guess
+
+
+@compiled
+def count_bins(gaps: Table, keys: Table, edges: Table, counts: Table) -> None:
+    """Pass 1: weighted values in each bin. ``keys`` are the starts as the integers behind the floats."""
+    for place in range(gaps.shape[0]):
+        entry = gaps[place]
+        current = min(max((keys[place] >> (52 - BITS)) - FIRST_KEY, 0), BINS - 1)
+        if entry.count == 1:
+            counts[current] += entry.weight
+            continue
+        last = entry.start + (entry.count - 1) * entry.slope
+        done = 0
+        while current < BINS - 1 and last >= edges[current + 1]:
+            upto = below(entry, edges[current + 1])
+            counts[current] += (upto - done) * entry.weight
+            done = upto
+            current += 1
+        counts[current] += (entry.count - done) * entry.weight
+
+
+@compiled
+def count_within(gaps: Table, lows: Table, highs: Table, counts: Table) -> None:
+    """Pass 2: for each wanted interval [low, high), its 2^14 equal parts."""
+    for place in range(gaps.shape[0]):
+        entry = gaps[place]
+        last = entry.start + (entry.count - 1) * entry.slope
+        for target in range(lows.shape[0]):
+            low, high = lows[target], highs[target]
+            if entry.start >= high or last < low:
+                continue
+            scale = (1 << SUB_BITS) / (high - low)
+            for i in range(below(entry, low), below(entry, high)):
+                part_place = int((entry.start + i * entry.slope - low) * scale)
+                counts[target, min(max(part_place, 0), (1 << SUB_BITS) - 1)] += entry.weight
+
+
+@compiled
+def collect(gaps: Table, low: float, high: float, sub: int, values: Table, weights: Table) -> int:
+    """Pass 3: the values in one part of one interval, with their weights; returns how many (or would be, beyond the room)."""
+    scale = (1 << SUB_BITS) / (high - low)
+    begin, end = max(low, low + (sub - 1) / scale), min(high, low + (sub + 2) / scale)
+    found = 0
+    for place in range(gaps.shape[0]):
+        entry = gaps[place]
+        if entry.start >= end or entry.start + (entry.count - 1) * entry.slope < begin:
+            continue
+        for i in range(below(entry, begin), below(entry, end)):
+            value = entry.start + i * entry.slope
+            if min(max(int((value - low) * scale), 0), (1 << SUB_BITS) - 1) == sub:
+                if found < values.shape[0]:
+                    values[found], weights[found] = value, entry.weight
+                found += 1
+    return found
+
+
+def gap_ranks(gaps: Table, ranks: list[int]) -> list[float]:
+    """The values with these 1-based ranks among all gaps of the log."""
+    edges, counts = bin_edges(), np.zeros(BINS, np.int64)
+    count_bins(gaps, gaps["start"].view(np.int64), edges, counts)
+    edges[0], edges[-1] = -np.inf, np.inf
+    total = np.cumsum(counts)
+    wanted = np.searchsorted(total, ranks)
+    bins = np.unique(wanted)
+    inside = np.zeros((len(bins), 1 << SUB_BITS), np.int64)
+    lows, highs = np.maximum(edges[bins], 0.0), np.minimum(edges[bins + 1], 2.0 ** (OCTAVES + LOW + 1))
+    count_within(gaps, lows, highs, inside)
+    answers = []
+    for rank, place in zip(ranks, wanted.tolist(), strict=True):
+        target = int(np.searchsorted(bins, place))
+        row = np.cumsum(inside[target])
+        left = rank - (int(total[place - 1]) if place else 0)
+        sub = int(np.searchsorted(row, left))
+        left -= int(row[sub - 1]) if sub else 0
+        answers.append(_pick(gaps, float(lows[target]), float(highs[target]), sub, left))
+    return answers
+
+
+def _pick(gaps: Table, low: float, high: float, sub: int, rank: int) -> float:
+    values, weights = np.empty(1024), np.empty(1024, np.int64)
+    found = collect(gaps, low, high, sub, values, weights)
+    if found > len(values):
+        values, weights = np.empty(found), np.empty(found, np.int64)
+        collect(gaps, low, high, sub, values, weights)
+    order = np.argsort(values[:found], kind="stable")
+    return float(values[order[np.searchsorted(np.cumsum(weights[order]), rank)]])
