@@ -11,6 +11,7 @@ KV of b requests = shared(S) + b private, private = ceil((L + G - 1 - S) / p) p 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,22 @@ def blocks(tokens: int, block_tokens: int) -> int:
 def full_blocks(tokens: int, block_tokens: int) -> int:
     """Tokens of a prefix that can be shared: only full, read-only blocks."""
     return tokens // block_tokens * block_tokens
+
+
+@dataclass(frozen=True)
+class Paging:
+    """Blocks of some sequences, the tokens they can hold and how many of those hold nothing (section 8.3.1)."""
+
+    blocks: int
+    tokens: int
+    unused: int
+
+
+def paging(lengths: Sequence[int], block_tokens: int, shared_blocks: int = 0) -> Paging:
+    """Each sequence in blocks of its own, ``shared_blocks`` of which are the same as another sequence's."""
+    count = sum(blocks(length, block_tokens) for length in lengths) - shared_blocks
+    stored = sum(lengths) - shared_blocks * block_tokens
+    return Paging(count, count * block_tokens, count * block_tokens - stored)
 
 
 @dataclass(frozen=True)
