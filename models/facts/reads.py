@@ -1,8 +1,8 @@
 """What one decode row reads and computes over its context: windows, sparse indexers, shared KV and recurrent state included.
 
 Notation: t tokens of context; w the window of a layer; k the most keys that an indexer lets through; r a compression. A layer reads
-min(t, w), min(t, k) or, compressed, min(t, w) + min(t / r, k) entries; a layer that shares an earlier layer's KV reads it again. A recurrent
-state is read and written once a row.
+min(t, w), min(t, k) or, compressed, min(t, w) + min(t / r, k) entries; a layer that shares an earlier layer's KV reads it again. A
+recurrent state is read and written once a row.
 """
 
 from __future__ import annotations

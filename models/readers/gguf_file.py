@@ -15,6 +15,7 @@ from typing import Any
 from models.describe.architecture import Architecture, Ffn, LayerGroup, Role, Split, StoredFormat, Tensor
 from models.errors import FileFormatError, NotCoveredError
 from models.readers.families import FAMILIES
+from models.readers.files import require_file
 from models.readers.keys import Keys
 from models.readers.layers import build_attention
 from models.readers.mtp import as_mtp
@@ -104,6 +105,7 @@ class _Reader:
 
 def read_header(path: Path) -> tuple[dict[str, Any], list[tuple[str, tuple[int, ...], int]]]:
     """(metadata, [(tensor name, dimensions, ggml type)])."""
+    require_file(path)
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _read(_Reader(data, str(path)))

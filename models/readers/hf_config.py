@@ -20,6 +20,7 @@ from models.readers.quantisation import Scheme, read_scheme
 from models.readers.tensors import Tensors, linear, norm, vector
 from models.readers.vision import vision_tensors
 
+_UNKNOWN_TENSORS = ("attn_res_block_size",)
 _DTYPES: dict[str, StoredFormat] = {"bfloat16": BF16, "float16": FP16, "float32": FP32}
 
 
@@ -54,8 +55,13 @@ def read_config(config: dict[str, Any], name: str, path: str = "", quantisation:
         native=native,
         quantisation=scheme.name,
         kv_format=scheme.kv_format,
-        notes=vision_notes + mtp_notes + scheme.notes,
+        notes=vision_notes + mtp_notes + scheme.notes + _uncounted(text),
     )
+
+
+def _uncounted(config: Keys) -> tuple[str, ...]:
+    """Keys that stand for tensors whose shapes no public source tells."""
+    return tuple(f"not counted: what {key} stands for" for key in _UNKNOWN_TENSORS if config.values.get(key))
 
 
 def _parts(layer: Layer) -> tuple[Any, Any, Any, Tensors]:

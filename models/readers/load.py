@@ -9,7 +9,7 @@ from typing import Any
 from models.catalog.models_catalog import model_entry
 from models.describe.architecture import Architecture
 from models.errors import FileFormatError
-from models.readers.files import read_json_object
+from models.readers.files import exists, read_json_object, require_file
 from models.readers.gguf_file import read_gguf
 from models.readers.hf_config import read_config
 from models.readers.safetensors_header import folder_bytes
@@ -28,8 +28,10 @@ def load_architecture(name_or_path: str | Path) -> Architecture:
     path = Path(text).expanduser()
     if "\0" in text or not text.strip():
         raise FileFormatError("not a model name or path", value=text, way_out="give a catalogue name, a config.json, a folder or a .gguf")
-    if not (text.endswith(_SUFFIXES) or text.startswith((".", "/", "~")) or path.exists()):
-        return _from_catalogue(text)
+    if not exists(path):
+        if not (text.endswith(_SUFFIXES) or text.startswith((".", "/", "~"))):
+            return _from_catalogue(text)
+        require_file(path)
     if path.is_dir():
         return _from_folder(path)
     if path.suffix == ".gguf":

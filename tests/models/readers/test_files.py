@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from models import facts
 from models.catalog.models_catalog import model_entry
-from models.errors import ContradictionError, FileFormatError, GoodputError, InputError, NotCoveredError
+from models.errors import ContradictionError, FileFormatError, GoodputError, InputError, NotCoveredError, UnknownNameError
 from models.model_report import model_report
 from models.readers import load_architecture
 from models.readers.gguf_file import GGML_TYPES
@@ -199,6 +199,11 @@ def test_missing_files_are_errors(tmp_path):
         load_architecture(tmp_path)
     with pytest.raises(FileFormatError, match="cannot read"):
         load_architecture(tmp_path / "nowhere.json")
+    for other in ("/dev/zero", "/dev/null", "x" * 5000 + ".json"):
+        with pytest.raises(FileFormatError, match=r"cannot read|holds no"):
+            load_architecture(other)
+    with pytest.raises(UnknownNameError):
+        load_architecture("x" * 5000)
     with pytest.raises(FileFormatError, match="not a model name"):
         load_architecture(" ")
 
