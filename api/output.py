@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from models.errors import FileFormatError, InputError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from rich.console import RenderableType
 
     from api.views.parts import Verbatim
+    from planner.answer import Answer
+
+PLOT_SUFFIXES = (".png", ".svg", ".html")
 
 
 def show(what: Sequence[RenderableType | Verbatim]) -> None:
@@ -59,3 +65,61 @@ def progress(words: str | None) -> Iterator[None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         shown.add_task(words, total=None)
         yield
+
+
+@contextmanager
+def bar(words: str) -> Iterator[Callable[[float], None]]:
+    """A bar on standard error that is told the share done; silent where nobody watches."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(words, total=1.0)
+        yield lambda done: shown.update(task, completed=done)
+
+
+def check_plot(path: str) -> None:
+    """Refuse a chart file that could not be written, before anything is computed."""
+    file = Path(path)
+    if file.suffix.lower() not in PLOT_SUFFIXES:
+        raise InputError("unknown kind of chart file", path="--plot", value=path, way_out=f"end it in one of {', '.join(PLOT_SUFFIXES)}")
+    if file.is_dir():
+        raise FileFormatError("is a folder", path="--plot", value=path, way_out="name a file")
+    if not file.absolute().parent.is_dir():
+        raise FileFormatError("its folder does not exist", path="--plot", value=path, way_out=f"create {file.parent} first")
+
+
+def write_plot(path: str, raw: dict[str, Any], answer: Answer) -> None:
+    """Draw the charts of an answer into one file, whole or not at all."""
+    from planner.charts import draw
+
+    with bar("drawing the switch map") as step:
+        data = draw(raw, answer, Path(path).suffix.lower(), step=step)
+    _write_whole(Path(path), data)
+    sys.stderr.write(f"wrote {path}\n")
+
+
+def _write_whole(file: Path, data: bytes) -> None:
+    import os
+    import tempfile
+
+    handle, name = tempfile.mkstemp(dir=file.absolute().parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        Path(name).chmod(0o666 & ~_umask())
+        Path(name).replace(file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    import os
+
+    current = os.umask(0)
+    os.umask(current)
+    return current

@@ -98,14 +98,20 @@ def _label(grid: Grid, branch: int, b: int, o: int) -> str:
 def memory_switches(case: Case, found: Profile) -> tuple[SwitchPoint, ...]:
     """The winner as the memory limit grows: it can change only where one more configuration fits."""
     path = MEMORY[limited_by(case)]
-    points: list[SwitchPoint] = [SwitchPoint(path=path, value="0 B", winner=None)]
+    points = [SwitchPoint(path=path, value=outward(need, "KiB"), winner=label) for need, label in winners_by_memory(found)]
+    return (SwitchPoint(path=path, value="0 B", winner=None), *points) if points else ()
+
+
+def winners_by_memory(found: Profile) -> list[tuple[int, str]]:
+    """(limit in KiB, winner from it on), ascending; below the first nothing fits."""
+    steps: list[tuple[int, str]] = []
     able = {label: row for label, row in found.items() if row[2] and row[3] and np.isfinite(row[0])}
     for need in sorted({row[1] for row in able.values()}):
         fitting = {label: row[0] for label, row in able.items() if row[1] <= need}
         best = min(fitting, key=lambda label: (fitting[label], label))
-        if best != points[-1].winner:
-            points.append(SwitchPoint(path=path, value=outward(need, "KiB"), winner=best))
-    return tuple(points) if len(points) > 1 else ()
+        if not steps or best != steps[-1][1]:
+            steps.append((need, best))
+    return steps
 
 
 def winner_at(raw: Mapping[str, Any], stored: CalibrationLookup | None) -> str | None:

@@ -20,6 +20,7 @@ def plan(
     scenario: Scenario,
     assignments: Assignments = None,
     as_json: AsJson = False,
+    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Draw memory against time, switch map: .png, .svg, .html.")] = None,
     calibration: Calibration = None,
     time_limit: TimeLimit = 30.0,
     no_proof: NoProof = False,
@@ -30,6 +31,8 @@ def plan(
     from api import output, scenarios
     from planner import plan as use_case
 
+    if plot is not None:
+        output.check_plot(plot)
     raw = scenarios.read(scenario, assignments or (), calibration)
     options = scenarios.options(time_limit=time_limit, proof=not no_proof)
     with output.progress("searching and proving" if "candidates" not in raw else None):
@@ -40,6 +43,8 @@ def plan(
         from api.views.plan import plan_view
 
         output.show(plan_view(raw, answer, all_engines=all_engines))
+    if plot is not None:
+        output.write_plot(plot, raw, answer)
     if fail_if_infeasible and answer.winner is None:
         raise typer.Exit(1)
 

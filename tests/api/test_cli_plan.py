@@ -30,7 +30,14 @@ def test_the_table_names_the_winner_the_reasons_and_the_command(capsys):
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert all(line == line.rstrip() for line in out.splitlines())
-    for words in ("✓ first", "9.02 GiB", "e2e 9.02 s against 7.00 s", "no q8_0 KV", "vllm serve Qwen/Qwen3-8B", "calibration chapter8 version 1"):
+    for words in (
+        "✓ first",
+        "9.02 GiB",
+        "e2e 9.02 s against 7.00 s",
+        "no q8_0 KV",
+        "vllm serve Qwen/Qwen3-8B",
+        "calibration chapter8 version 1",
+    ):
         assert words in " ".join(out.split()), words
 
 
@@ -41,7 +48,9 @@ def test_an_infeasible_plan_is_an_answer_unless_asked_to_fail(capsys):
     assert run([*changed, "--fail-if-infeasible"]) == 1
 
 
-@pytest.mark.parametrize("arguments", [[], ["plan"], ["nonsense"], ["plan", SCENARIO, "--nonsense"], ["plan", SCENARIO, "--time-limit", "x"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["plan"], ["nonsense"], ["plan", SCENARIO, "--nonsense"], ["plan", SCENARIO, "--time-limit", "x"]]
+)
 def test_wrong_usage_exits_2(arguments, capsys):
     assert run(arguments) == 2
     out, err = capsys.readouterr()
