@@ -51,14 +51,16 @@ def lower_simulation(case: Case, configuration: Configuration, *, random: bool =
     k = lower(case, BranchAxes.of(configuration))
     prefill, decode = _models(case, k, min(case.request.arrivals.burst or 1, configuration.max_num_seqs))
     pool, per_token = _pool(case, k, configuration), _kv_kib_per_token(k, case)
+    graphs = (configuration.cuda_graphs, configuration.captured_sizes, False)
     engine = EngineParameters(
         policy=Policy.PREFILL_FIRST if case.engine.name == "sglang" else Policy.CHUNKED,
-        max_num_seqs=configuration.max_num_seqs, token_budget=configuration.max_num_batched_tokens, chunk_cap=configuration.prefill_chunk or 0,
-        block_tokens=case.block_tokens, kv_blocks=_blocks(pool, per_token, case), cache=Cache.LRU if configuration.prefix_sharing else Cache.OFF,
+        max_num_seqs=configuration.max_num_seqs, token_budget=configuration.max_num_batched_tokens,
+        chunk_cap=configuration.prefill_chunk or 0, block_tokens=case.block_tokens, kv_blocks=_blocks(pool, per_token, case),
+        cache=Cache.LRU if configuration.prefix_sharing else Cache.OFF,
         max_model_len=case.scenario.engine.max_model_len or case.architecture.context, admission_limit=configuration.admission_limit or 0,
         kv_bytes_per_token=float(((k.kv_private_read / k.samples + k.kv_shared_read) / k.context)[0]),
         shared_read_once=case.calibration.shared_prefix_read == "once", constant_context=_constant(case),
-        graph_sizes=captured_rows(case, (configuration.draft, configuration.draft_tokens), (configuration.cuda_graphs, configuration.captured_sizes, False)),
+        graph_sizes=captured_rows(case, (configuration.draft, configuration.draft_tokens), graphs),
         delivery_s=case.calibration.delivery_s, **_speculation(case, configuration, random=random),
     )  # fmt: skip
     return SimulationInputs(engine, prefill, decode, configuration.tensor_parallel, pool * 1024)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from solvers.grid import Cell, Grid
 from solvers.space import build_space, configuration_from, default_sizes
 from solvers.status import Solution, Status, Termination
 
+Progress = Callable[[int, int, float | None], None]
 SHOWN = 12
 """Most configurations of a search that the answer lists."""
 
@@ -39,6 +40,9 @@ class Options:
     prove: bool = True  # False: the full-resolution search alone, status feasible
     explain: bool = True  # switch points and relaxations
     stored: CalibrationLookup | None = None
+    trials: int = 200  # configurations simulated under rates
+    requests: int = 2000  # requests of each simulation
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,10 @@ def plan(raw: Mapping[str, Any], options: Options | None = None) -> Answer:
     options = options or Options()
     started = time.perf_counter()
     scenario = parse_scenario(raw)
+    if not scenario.is_burst:
+        from planner.traffic import plan_traffic  # noqa: PLC0415
+
+        return plan_traffic(scenario, options, started)
     case = resolve(scenario, options.stored)
     outcome = _rank_candidates(case) if scenario.candidates is not None else _search(case, options)
     return _answer(raw, case, outcome, options, started)

@@ -26,7 +26,8 @@ def ranked_trial(traffic: Traffic, label: str, configuration: Configuration, tri
     case = traffic.case
     objective = trial.values[case.scenario.objectives[0].value]
     return Ranked(
-        rank=0, id=label, feasible=not trial.late, settings=configuration.model_dump(mode="json"), memory=_memory(case, configuration, trial),
+        rank=0, id=label, feasible=not trial.late, settings=configuration.model_dump(mode="json"),
+        memory=_memory(case, configuration, trial),
         time=_times(trial), throughput=_throughput(trial), cost=_cost(case, trial), good_requests=trial.good,
         slo_probability=0.0 if trial.late else 1.0, intervals={}, violations=_violations(trial), launchable=launchable(case, configuration),
         assumptions=assumptions(case, configuration), simulated=_simulated(trial), objective=objective if objective < HOPELESS else None,
@@ -36,7 +37,9 @@ def ranked_trial(traffic: Traffic, label: str, configuration: Configuration, tri
 
 def refused(case: Case, label: str, configuration: Configuration, reason: str) -> str:
     """A named configuration that cannot run at all, in words."""
-    return f"{label} ({configuration.kv_format.value} KV, {configuration.max_num_seqs} sequences) cannot run on {case.engine.title}: {reason}"
+    return (
+        f"{label} ({configuration.kv_format.value} KV, {configuration.max_num_seqs} sequences) cannot run on {case.engine.title}: {reason}"
+    )
 
 
 def _distribution(s: Spread) -> Distribution:
@@ -104,7 +107,8 @@ def _simulated(trial: Trial) -> Simulated:
     s, blocks = trial.summary, max(trial.inputs.engine.kv_blocks, 1)
     classes = s.by_class or {trial.result.requests.class_names[0]: s.overall}
     return Simulated(
-        classes={name: _class(one, s.itl) for name, one in classes.items()}, busy_s=s.busy_s, hit_rate=s.hit_rate, preemptions=s.preemptions,
+        classes={name: _class(one, s.itl) for name, one in classes.items()}, busy_s=s.busy_s, hit_rate=s.hit_rate,
+        preemptions=s.preemptions,
         recomputed_tokens=s.recomputed_tokens, peak_kv_bytes=trial.inputs.pool_bytes * min(s.peak_kv_blocks, blocks) // blocks,
         queue_growth_per_s=s.queue_growth_per_s, overload=s.overload,
     )  # fmt: skip
@@ -135,7 +139,8 @@ def explanation(traffic: Traffic, ranked: tuple[Ranked, ...], extra: Mapping[str
     runner = next((r for r in ranked if r.feasible and r is not won), None)
     rejected = {r.id: _rejection(r) for r in ranked if r is not won and r is not runner}
     return Explanation(
-        binding=_binding(traffic, won), why_winner=_why(won, runner), runner_up=runner.id if runner else None, rejected=rejected | dict(extra),
+        binding=_binding(traffic, won), why_winner=_why(won, runner), runner_up=runner.id if runner else None,
+        rejected=rejected | dict(extra),
         conflicts=() if won else tuple(sorted({v.constraint for r in ranked[:1] for v in r.violations})), switch_points=(), relaxations=(),
     )  # fmt: skip
 
@@ -167,5 +172,8 @@ def _binding(traffic: Traffic, won: Ranked | None) -> tuple[str, ...]:
 
 
 def _rejection(one: Ranked) -> str:
-    late = [f"{v.constraint} {'never' if v.value is None else format_seconds(v.value)} against {format_seconds(v.limit)}" for v in one.violations]
+    late = [
+        f"{v.constraint} {'never' if v.value is None else format_seconds(v.value)} against {format_seconds(v.limit)}"
+        for v in one.violations
+    ]
     return "; ".join(late) or f"feasible, but the objective is {one.objective:.4g}" if one.objective is not None else "; ".join(late)

@@ -39,7 +39,10 @@ def _arrivals(name: str, one: RequestClass, window: float, random: np.random.Gen
         return np.zeros(one.arrivals.burst)
     if one.arrivals.rate is None:
         raise NotCoveredError(
-            "plans do not read traces yet", path=f"workload.{name}.arrivals.trace", value=one.arrivals.trace, way_out="state a rate, or a burst"
+            "plans do not read traces yet",
+            path=f"workload.{name}.arrivals.trace",
+            value=one.arrivals.trace,
+            way_out="state a rate, or a burst",
         )
     expected = one.arrivals.rate * window
     gaps = random.exponential(1.0 / one.arrivals.rate, size=math.ceil(expected + 6 * math.sqrt(expected) + 16))

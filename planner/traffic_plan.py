@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -53,9 +54,7 @@ class TrafficSearch:
 
 def load(scenario: Scenario, stored: CalibrationLookup | None, options: TrafficOptions) -> Traffic:
     """Resolve each class and draw the requests."""
-    cases = {
-        name: resolve(scenario.model_copy(update={"workload": {name: one}}), stored) for name, one in scenario.workload.items()
-    }
+    cases = {name: resolve(scenario.model_copy(update={"workload": {name: one}}), stored) for name, one in scenario.workload.items()}
     return Traffic(cases, requests_of(scenario, options.requests, options.seed), deadlines_of(scenario))
 
 
@@ -105,7 +104,16 @@ def _domains(case: Case, space: Space) -> dict[str, Domain]:
         codes = np.unique(np.unravel_index(np.flatnonzero(keep), axes.shape)[axis])
         return tuple(axes.lists()[axis][i] for i in codes) or axes.lists()[axis]
 
-    names = ("tensor_parallel", "weight_format", "kv_format", "prefix_sharing", "speculation", "prefetch_buffers", "graphs", "prefill_chunk")
+    names = (
+        "tensor_parallel",
+        "weight_format",
+        "kv_format",
+        "prefix_sharing",
+        "speculation",
+        "prefetch_buffers",
+        "graphs",
+        "prefill_chunk",
+    )
     found: dict[str, Domain] = {name: values(i) for i, name in enumerate(names)}
     found |= {name: _range(getattr(space, name), log=name == "max_num_seqs") for name in ("max_num_seqs", "max_num_batched_tokens")}
     found["offload_layers"] = found["prefetch_buffers"] = (0,)  # the simulator does not model their copies
@@ -116,7 +124,7 @@ def _domains(case: Case, space: Space) -> dict[str, Domain]:
 
 def _range(values: tuple[int, ...], *, log: bool = False) -> Domain:
     """A range where the values are evenly spaced, else the values themselves."""
-    steps = {b - a for a, b in zip(values, values[1:], strict=False)}
+    steps = {b - a for a, b in pairwise(values)}
     if len(values) > 2 and len(steps) == 1:
         return Range(values[0], values[-1], steps.pop(), log=log)
     return values
@@ -139,18 +147,23 @@ def _burst(case: Case, count: int) -> Case:
 
 
 def _seeds(traffic: Traffic, space: Space, domains: dict[str, Domain]) -> list[Choice]:
-    """Best configurations of a few bursts in closed form, exactly; with room to queue beside the burst's own size."""
+    """Best configurations of a few bursts in closed form, exactly; each at its own size and with room for more sequences."""
     found: list[Choice] = []
+    most = _largest(domains["max_num_seqs"])
     for count in BURSTS:
         case = _burst(traffic.case, count)
         grid = Grid.of(case, replace(space, admission_limit=(None,)))
         for _, cell in full_resolution.solve(grid, keep=2).best:
             one = grid.configuration(cell)
-            for budget in (one.max_num_batched_tokens, 8192, 2048):
-                choice = _choice(one, max_num_batched_tokens=max(budget, one.max_num_seqs * (one.draft_tokens + 1)))
+            for seqs, budget in ((one.max_num_seqs, one.max_num_batched_tokens), (most // 4, 8192), (most, 2048)):
+                choice = _choice(one, max_num_seqs=seqs, max_num_batched_tokens=budget)
                 if all(_admits(domains[name], value) for name, value in choice.items()) and choice not in found:
                     found.append(choice)
     return found
+
+
+def _largest(domain: Domain) -> int:
+    return domain.high if isinstance(domain, Range) else int(max(domain))
 
 
 def _admits(domain: Domain, value: Any) -> bool:
@@ -196,4 +209,3 @@ def simulate_candidates(traffic: Traffic, named: dict[str, Configuration], seed:
         except GoodputError as error:
             found[label] = str(error)
     return found
-

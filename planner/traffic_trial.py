@@ -54,7 +54,9 @@ def run(traffic: Traffic, configuration: Configuration, *, seed: int, stop: bool
     """Simulate; None when the run was abandoned because its first tenth already fails."""
     inputs = lower_simulation(traffic.case, configuration)
     early = _early_stop(traffic) if stop else None
-    result = simulate(traffic.requests, inputs.engine, inputs.prefill, inputs.decode, seed=seed, deadlines=traffic.deadlines, early_stop=early)
+    result = simulate(
+        traffic.requests, inputs.engine, inputs.prefill, inputs.decode, seed=seed, deadlines=traffic.deadlines, early_stop=early
+    )
     if result.stopped_early:
         return None
     return judge(traffic, configuration, inputs, result)
