@@ -48,11 +48,13 @@ def graph_padding(sizes: tuple[int, ...]) -> Integers:
         return np.zeros(0, np.int64)
     captured = np.array(sizes, np.int64)
     rows = np.arange(sizes[-1] + 1)
-    return np.where(rows == 0, 0, captured[np.searchsorted(captured, rows)])
+    table = captured[np.searchsorted(captured, rows)]
+    table[0] = 0
+    return table
 
 
 def _settings(
-    engine: EngineParameters, requests: RequestArrays, one_model: bool, seed: int, stop: EarlyStop | None, timeline: bool
+    engine: EngineParameters, requests: RequestArrays, *, one_model: bool, seed: int, stop: EarlyStop | None, timeline: bool
 ) -> Records:
     record = np.zeros(1, memory.SETTINGS)
     random = engine.acceptance is not None
@@ -128,7 +130,8 @@ def _warm(state: Records, nodes: Records, links: Records, tree: PrefixTree, engi
 
 
 def _acceptance(engine: EngineParameters) -> Floats:
-    return np.zeros(0) if engine.acceptance is None else np.cumprod(np.array(engine.acceptance, np.float64))
+    chances: Floats = np.cumprod(np.array(engine.acceptance or (), np.float64), dtype=np.float64)
+    return chances
 
 
 def _followers(requests: RequestArrays) -> tuple[Integers, Integers]:
@@ -157,7 +160,7 @@ def simulate(
     count = len(requests)
     one_model = decode is None or decode == prefill
     tree = requests.prefixes if requests.prefixes is not None and engine.cache != Cache.OFF else PrefixTree.empty(0)
-    settings = _settings(engine, requests, one_model, seed, early_stop, timeline)
+    settings = _settings(engine, requests, one_model=one_model, seed=seed, stop=early_stop, timeline=timeline)
     span = float(requests.arrival.max(initial=0.0))
     state, nodes = _state(engine, max(span / SAMPLES * 2, 1e-3)), _nodes(tree, engine)
     links = np.zeros(len(nodes) + count if engine.cache != Cache.OFF else 1, memory.LINK)
@@ -166,21 +169,29 @@ def simulate(
     results["scheduled"] = results["first"] = results["last"] = results["arrival"] = -1.0
     follows, follower = _followers(requests)
     cancel = np.zeros(0) if requests.cancel is None else requests.cancel
-    log = _logs(count, timeline)
+    log = _logs(count, timeline=timeline)
+    no_path = np.zeros(count + 1 if engine.cache != Cache.OFF else 1, np.int64)
     world = memory.World(
-        state, settings, np.stack([lower_step(prefill), lower_step(prefill if decode is None else decode)]), graph_padding(engine.graph_sizes),
-        np.array(engine.seconds_by_rows, np.float64), _acceptance(engine),
-        deadlines.table() if deadlines else np.full((len(requests.class_names), 4), np.inf) if engine.deadline_aware else np.zeros((0, 4)),
-        requests.arrival, requests.prompt, requests.output, np.zeros(0, np.int64) if requests.klass is None else requests.klass,
+        state, settings, np.stack([lower_step(prefill), lower_step(prefill if decode is None else decode)]),
+        graph_padding(engine.graph_sizes), np.array(engine.seconds_by_rows, np.float64), _acceptance(engine),
+        _limits(requests, engine, deadlines), requests.arrival, requests.prompt, requests.output,
+        np.zeros(0, np.int64) if requests.klass is None else requests.klass,
         follows, follower, requests.arrival, cancel, np.argsort(cancel, kind="stable"),
-        tree.path_start if len(tree.parent) else np.zeros(count + 1 if engine.cache != Cache.OFF else 1, np.int64), tree.paths, nodes, links, results,
-        *_slots(engine), np.zeros(count, np.int64), np.zeros(engine.max_num_seqs + 1, np.int64), np.zeros(count if len(follows) else 1, memory.PENDING_ARRIVAL),
-        np.zeros(4 * engine.max_num_seqs + 64, memory.STACK), *log,
+        tree.path_start if len(tree.parent) else no_path, tree.paths, nodes, links, results,
+        *_slots(engine), np.zeros(count, np.int64), np.zeros(engine.max_num_seqs + 1, np.int64),
+        np.zeros(count if len(follows) else 1, memory.PENDING_ARRIVAL), np.zeros(4 * engine.max_num_seqs + 64, memory.STACK), *log,
     )  # fmt: skip
     run_scheduler(world)
     if state["stuck"][0]:
         raise SolverError("the simulated scheduler cannot place a request that should fit", path="simulate", value=int(state["done"][0]))
     return _result(requests, engine, deadlines, state, results, log)
+
+
+def _limits(requests: RequestArrays, engine: EngineParameters, deadlines: Deadlines | None) -> Floats:
+    """Deadlines that the kernel needs: none at all where nobody asks."""
+    if deadlines is not None:
+        return deadlines.table()
+    return np.full((len(requests.class_names), 4), np.inf) if engine.deadline_aware else np.zeros((0, 4))
 
 
 def _slots(engine: EngineParameters) -> tuple[Records, Integers, Integers, Records, Integers]:
@@ -194,7 +205,7 @@ def _slots(engine: EngineParameters) -> tuple[Records, Integers, Integers, Recor
     )
 
 
-def _logs(count: int, timeline: bool) -> tuple[Records, Integers, Records, Records]:  # noqa: FBT001
+def _logs(count: int, *, timeline: bool) -> tuple[Records, Integers, Records, Records]:
     gaps = np.empty(min(GAP_LOG, 64 * count + 1024), memory.GAP)
     histogram = np.zeros(memory.HISTOGRAM_OCTAVES << memory.HISTOGRAM_BITS, np.int64)
     return gaps, histogram, np.zeros(SAMPLES, memory.SAMPLE), np.empty(TIMELINE_ROWS if timeline else 0, memory.ROW)
@@ -209,7 +220,8 @@ def _result(
     log: tuple[Records, Integers, Records, Records],
 ) -> SimulationResult:
     names = (
-        "time", "iterations", "rounds", "busy_s", "peak_blocks", "evicted", "lookups_tokens", "hit_tokens", "preemptions", "recomputed", "prefilled",
+        "time", "iterations", "rounds", "busy_s",
+        "peak_blocks", "evicted", "lookups_tokens", "hit_tokens", "preemptions", "recomputed", "prefilled",
         "gap_total", "gap_count", "gap_max", "good", "finished", "gaps_binned",
     )  # fmt: skip
     gaps, histogram, samples, rows = log

@@ -31,6 +31,9 @@ class Spread:
     max: float
 
 
+EMPTY = Spread(0, math.nan, math.nan, math.nan, math.nan, math.nan, math.nan)
+
+
 @dataclass(frozen=True)
 class ClassSummary:
     """One request class (or all). Rates are for each second from the first arrival to the last completion."""
@@ -80,10 +83,11 @@ def spread(values: Floats) -> Spread:
     """Nearest-rank spread of plain values."""
     count = len(values)
     if count == 0:
-        return Spread(0, *[math.nan] * 6)
+        return EMPTY
     ranks = [nearest_rank(count, percent) - 1 for percent in PERCENTS]
     cut = np.partition(values, ranks)
-    return Spread(count, float(values.mean()), *(float(cut[rank]) for rank in ranks), float(cut[ranks[-1] :].max()))
+    p50, p90, p95, p99 = (float(cut[rank]) for rank in ranks)
+    return Spread(count, float(values.mean()), p50, p90, p95, p99, float(cut[ranks[-1] :].max()))
 
 
 def gap_spread(result: SimulationResult) -> tuple[Spread, float]:
@@ -92,11 +96,12 @@ def gap_spread(result: SimulationResult) -> tuple[Spread, float]:
 
     counters, count = result.counters, int(result.counters["gap_count"])
     if count == 0:
-        return Spread(0, *[math.nan] * 6), 0.0
+        return EMPTY, 0.0
     ranks = [nearest_rank(count, percent) for percent in PERCENTS]
     mean, longest = counters["gap_total"] / count, counters["gap_max"]
     if not counters["gaps_binned"]:
-        return Spread(count, mean, *gap_ranks(result.gaps, ranks), longest), 0.0
+        p50, p90, p95, p99 = gap_ranks(result.gaps, ranks)
+        return Spread(count, mean, p50, p90, p95, p99, longest), 0.0
     from models.kernels.scheduler_events import fold_entries  # noqa: PLC0415
 
     folded = result.histogram.copy()
@@ -104,7 +109,8 @@ def gap_spread(result: SimulationResult) -> tuple[Spread, float]:
     place = np.searchsorted(np.cumsum(folded), ranks)
     steps = 1 << memory.HISTOGRAM_BITS
     middle = np.ldexp(1.0 + ((place % steps) + 0.5) / steps, place // steps + memory.HISTOGRAM_LOW)
-    return Spread(count, mean, *(float(min(value, longest)) for value in middle), longest), 2.0**-memory.HISTOGRAM_BITS
+    p50, p90, p95, p99 = (float(min(value, longest)) for value in middle)
+    return Spread(count, mean, p50, p90, p95, p99, longest), 2.0**-memory.HISTOGRAM_BITS
 
 
 def good_requests(result: SimulationResult) -> npt.NDArray[np.bool_]:
@@ -168,7 +174,8 @@ def summarise(result: SimulationResult, *, watts: float | None = None) -> Simula
     span = max(result.makespan - start, 1e-12) if math.isfinite(start) else 1e-12
     overall = _class(result, None, good, span)
     klass = result.requests.klass
-    by_class = {} if klass is None else {name: _class(result, klass == place, good, span) for place, name in enumerate(result.requests.class_names)}
+    names = enumerate(result.requests.class_names)
+    by_class = {} if klass is None else {name: _class(result, klass == place, good, span) for place, name in names}
     itl, resolution = gap_spread(result)
     growth = _growth(result)
     rate = len(r) / max(float(r["arrival"].max(initial=0.0)) - start, 1e-12) if len(r) > 1 else 0.0

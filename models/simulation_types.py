@@ -104,15 +104,20 @@ class RequestArrays:
             )
         if count and not (np.isfinite(self.arrival).all() and self.arrival.min() >= 0):
             raise InputError("arrival times must be finite and not negative", path="requests.arrival", way_out="repair or drop those rows")
+        self._check_times()
+        self._check_cancel()
+
+    def _check_times(self) -> None:
         clocked = self.arrival if self.follows is None else self.arrival[self.follows < 0]
         if (np.diff(clocked) < 0).any():
             raise InputError("arrivals are not in order of time", path="requests.arrival", way_out="sort the requests by arrival")
         if self.follows is not None:
             self._check_followers(self.follows)
-        if self.klass is not None and count and not (self.klass.min() >= 0 and self.klass.max() < len(self.class_names)):
+        if self.klass is not None and len(self) and not (self.klass.min() >= 0 and self.klass.max() < len(self.class_names)):
             raise ContradictionError("a request's class has no name", path="requests.klass", value=int(self.klass.max()))
 
-        if self.cancel is not None and count:
+    def _check_cancel(self) -> None:
+        if self.cancel is not None and len(self):
             if self.follows is not None:
                 raise ContradictionError("requests that follow others cannot carry a time of cancellation", path="requests.cancel")
             if np.isnan(self.cancel).any() or (self.cancel < self.arrival).any():
@@ -162,8 +167,8 @@ class EngineParameters:
             raise InputError("max_num_seqs, block_tokens and token_budget start at 1", path="engine")
         if self.policy in (Policy.CHUNKED, Policy.CONTINUOUS) and self.token_budget < rows:
             raise ContradictionError(
-                f"{self.max_num_seqs} sequences of {self.draft_tokens + 1} rows do not fit into one step", path="engine.max_num_batched_tokens",
-                value=self.token_budget, way_out=f"raise it to at least {rows} or lower max_num_seqs",
+                f"{self.max_num_seqs} sequences of {self.draft_tokens + 1} rows do not fit into one step",
+                path="engine.max_num_batched_tokens", value=self.token_budget, way_out=f"raise it to at least {rows} or lower max_num_seqs",
             )  # fmt: skip
         if not 1.0 <= self.tokens_per_round <= self.draft_tokens + 1:
             raise ContradictionError(

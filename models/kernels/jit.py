@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numba
 
@@ -23,11 +23,12 @@ def _sources() -> tuple[tuple[str, int, int], ...]:
 
 
 _STAMP = _sources()
+_NJIT: Any = numba.njit  # its stubs leave out half the options
 
 
 def compiled(function: Kernel) -> Kernel:
     """An entry from Python: compiled at the first call, kept on disk for the next process."""
-    kernel = numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(function)
+    kernel = _NJIT(cache=True, nogil=True, error_model="numpy", _nrt=False)(function)
     kernel._cache._cache_file._source_stamp = _STAMP  # noqa: SLF001  numba has no public way to name a kernel's dependencies
     typed: Kernel = kernel
     return typed
@@ -35,7 +36,13 @@ def compiled(function: Kernel) -> Kernel:
 
 def part(function: Kernel) -> Kernel:
     """A piece of an entry: inlined into it, and not callable from Python (``.py_func`` is)."""
-    typed: Kernel = numba.njit(
-        nogil=True, error_model="numpy", forceinline=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True
-    )(function)
+    typed: Kernel = _NJIT(nogil=True, error_model="numpy", forceinline=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(
+        function
+    )
+    return typed
+
+
+def rare(function: Kernel) -> Kernel:
+    """A piece that seldom runs: called, not inlined, which keeps the entry small and its compilation short."""
+    typed: Kernel = _NJIT(nogil=True, error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
     return typed

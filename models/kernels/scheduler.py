@@ -7,7 +7,7 @@ whole run is added up in closed form. Notation: ``scheduler_state``. Rows of the
 
 from __future__ import annotations
 
-from models.kernels.jit import compiled, part
+from models.kernels.jit import compiled, part, rare
 from models.kernels.scheduler_batch import (
     admit_waiting,
     admits,
@@ -90,7 +90,7 @@ def longest_run(w: World) -> int:
     return most if bound <= available(w) else 1
 
 
-@part
+@rare
 def record_rows(w: World, seconds: float) -> None:
     """Timeline: who did what in this iteration."""
     state, settings = w.state[0], w.settings[0]
@@ -105,7 +105,7 @@ def record_rows(w: World, seconds: float) -> None:
         slot = w.slots[slot].next
 
 
-@part
+@rare
 def record_sample(w: World) -> None:
     """State over time, at most as many samples as there is room for: when full, every second one goes."""
     state, settings = w.state[0], w.settings[0]
@@ -249,7 +249,7 @@ def finish_prompts(w: World) -> None:
     state.prefilling = kept
 
 
-@part
+@rare
 def cancel_due(w: World) -> None:
     """Cancelled requests stop here: the iteration in flight has ended, so their blocks are free (section 8.3.2)."""
     state = w.state[0]
@@ -308,6 +308,34 @@ def idle(w: World) -> bool:
     return True
 
 
+@part
+def build_batch(w: World) -> None:
+    """One scheduling decision; the order of the three steps is the policy."""
+    state, settings = w.state[0], w.settings[0]
+    clear_batch(w)
+    if mixes(w):
+        schedule_decodes(w)
+        state.budget_left -= state.decoders * settings.rows
+    may_admit = admits(w)
+    continue_prompts(w)
+    if may_admit and state.preempted_now == 0:
+        admit_waiting(w)
+    if decodes_after(w):
+        schedule_decodes(w)
+    if mixes(w):
+        state.decoding = 1 if state.decoders > 0 else 0
+
+
+@part
+def next_event(w: World) -> float:
+    """When a run has to stop because of the clock: an arrival that could be admitted or refused, or a cancellation."""
+    state, settings = w.state[0], w.settings[0]
+    until = next_cancel_time(w)
+    if state.open > 0 or settings.admission_limit > 0:
+        until = min(until, next_arrival_time(w))
+    return until
+
+
 @compiled
 def run_scheduler(w: World) -> None:
     """Simulate until every request has ended (or the early stop says enough)."""
@@ -316,31 +344,15 @@ def run_scheduler(w: World) -> None:
         skip_followers(w)
         while next_arrival_time(w) <= state.time:
             receive_next(w)
-        if settings.cancel_count > 0:
-            cancel_due(w)
-        clear_batch(w)
-        if mixes(w):
-            schedule_decodes(w)
-            state.budget_left -= state.decoders * settings.rows
-        may_admit = admits(w)
-        continue_prompts(w)
-        if may_admit and state.preempted_now == 0:
-            admit_waiting(w)
-        if decodes_after(w):
-            schedule_decodes(w)
-        if mixes(w):
-            state.decoding = 1 if state.decoders > 0 else 0
+        cancel_due(w)
+        build_batch(w)
         if state.sequences == 0.0 and state.decoding == 0:
             if not idle(w):
                 return
             continue
         first, slope, count = linear_run(w, longest_run(w))
-        until = float(NEVER)
         if count > 1:
-            if state.open > 0 or settings.admission_limit > 0:
-                until = next_arrival_time(w)
-            until = min(until, next_cancel_time(w))
-            count = iterations_until(first, slope, until - state.time, count)
+            count = iterations_until(first, slope, next_event(w) - state.time, count)
         if settings.every_iteration > 0:
             record_rows(w, first)
         advance(w, first, slope, count)

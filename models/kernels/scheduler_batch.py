@@ -10,7 +10,7 @@ FIXED admits a whole group when the previous one is done, prefills all of it, th
 
 from __future__ import annotations
 
-from models.kernels.jit import part
+from models.kernels.jit import part, rare
 from models.kernels.scheduler_blocks import acquire_prefix, available, blocks_of, cached_prefix, extend_prefix, take_blocks
 from models.kernels.scheduler_slots import advanced, end_request, preempt, run_append
 from models.kernels.scheduler_state import (
@@ -106,7 +106,7 @@ def round_need(w: World) -> int:
     return need
 
 
-@part
+@rare
 def hold_round(w: World) -> None:
     """Per-round mode: each decoder holds its K + 1 slots."""
     state, settings = w.state[0], w.settings[0]
@@ -189,11 +189,11 @@ def continue_prompts(w: World) -> None:
         extend_prefix(w, slot, w.slots[slot].computed + chunk)
 
 
-@part
-def too_late(w: World, request: int, kind: int, hit: int, target: int, left: int) -> bool:
+@rare
+def too_late(w: World, request: int, hit: int, target: int, left: int) -> bool:
     """Deadline-aware admission: whether the request misses TTFT or e2e when prefilled alone and decoding with those present."""
     state, settings = w.state[0], w.settings[0]
-    arrival = w.results[request].arrival
+    arrival, kind = w.results[request].arrival, w.klass[request] if w.klass.shape[0] > 0 else 0
     new, cached = float(target - hit), float(hit)
     pairs = new * cached + new * (new + 1.0) * 0.5
     n = padded(w, new)
@@ -254,49 +254,58 @@ def fits(w: World, hit: int, idle: int, target: int, chunk: int, total: int) -> 
 
 
 @part
+def drop_head(w: World) -> None:
+    """The head of the line leaves it: preempted requests stand before those that never ran."""
+    state = w.state[0]
+    if state.resume > 0:
+        state.resume -= 1
+    else:
+        state.queue_head += 1
+
+
+@part
+def admit_head(w: World, request: int) -> bool:
+    """Admit the head of the line or refuse it as too late; False where it has to wait (and everybody behind it)."""
+    state, settings = w.state[0], w.settings[0]
+    target, left = w.prompt[request] + w.results[request].generated, w.output[request] - w.results[request].generated - 1
+    hit, idle = cached_prefix(w, request, (target - 1) // settings.block_tokens)
+    chunk = chunk_of(w, target - hit * settings.block_tokens)
+    if chunk == 0 and settings.policy != FIXED:
+        return False
+    total = w.prompt[request] + w.output[request] - 1 + settings.rows - 1
+    need = fits(w, hit, idle, target, chunk, total)
+    if need < 0 and state.running == 0 and hit > 0:  # alone, and still blocked by cached blocks it would hold: start afresh
+        hit, chunk = 0, chunk_of(w, target)
+        need = fits(w, 0, 0, target, chunk, total)
+    if need < 0:
+        return False
+    drop_head(w)
+    if settings.deadline_aware > 0 and too_late(w, request, hit * settings.block_tokens, target, left):
+        state.in_system -= 1
+        end_request(w, request, LATE, state.time)
+        return True
+    slot = place_request(w, request, target, hit)
+    take_blocks(w, need)
+    w.slots[slot].held += need
+    if chunk > 0:
+        add_chunk(w, slot, chunk)
+        extend_prefix(w, slot, w.slots[slot].computed + chunk)
+    return True
+
+
+@part
 def admit_waiting(w: World) -> None:
-    """Step 3: first come first served while slots, budget and blocks last; the head of the line blocks those behind it."""
+    """Step 3: first come first served while slots, budget and blocks last."""
     state, settings = w.state[0], w.settings[0]
     while state.running < settings.max_num_seqs and (state.budget_left > 0 or settings.policy == FIXED):
-        again = state.resume > 0
-        if not again and state.queue_head == state.queue_tail:
+        if state.resume == 0 and state.queue_head == state.queue_tail:
             state.open = 1
             return
-        request = w.resume[state.resume - 1] if again else w.queue[state.queue_head]
-        target, left = w.prompt[request] + w.results[request].generated, w.output[request] - w.results[request].generated - 1
-        gone = w.results[request].status != PENDING
-        hit, idle = (0, 0) if gone else cached_prefix(w, request, (target - 1) // settings.block_tokens)
-        kind = w.klass[request] if w.klass.shape[0] > 0 else 0
-        if (
-            not gone
-            and settings.deadline_aware > 0
-            and too_late(w, request, kind, hit * settings.block_tokens, target, left)
-        ):
-            gone = True
-            state.in_system -= 1
-            end_request(w, request, LATE, state.time)
-        chunk = 0 if gone else chunk_of(w, target - hit * settings.block_tokens)
-        if not gone and chunk == 0 and settings.policy != FIXED:
+        request = w.resume[state.resume - 1] if state.resume > 0 else w.queue[state.queue_head]
+        if w.results[request].status != PENDING:
+            drop_head(w)
+        elif not admit_head(w, request):
             return
-        total = w.prompt[request] + w.output[request] - 1 + settings.rows - 1
-        need = 0 if gone else fits(w, hit, idle, target, chunk, total)
-        if need < 0 and state.running == 0 and hit > 0:  # alone, and still blocked by cached blocks it would hold: start afresh
-            hit, chunk = 0, chunk_of(w, target)
-            need = fits(w, 0, 0, target, chunk, total)
-        if need < 0:
-            return
-        if again:
-            state.resume -= 1
-        else:
-            state.queue_head += 1
-        if gone:
-            continue
-        slot = place_request(w, request, target, hit)
-        take_blocks(w, need)
-        w.slots[slot].held += need
-        if chunk > 0:
-            add_chunk(w, slot, chunk)
-            extend_prefix(w, slot, w.slots[slot].computed + chunk)
 
 
 @part

@@ -12,7 +12,7 @@ Value-based: private tails first, then leaf nodes in order of value for each blo
 
 from __future__ import annotations
 
-from models.kernels.jit import part
+from models.kernels.jit import part, rare
 from models.kernels.scheduler_state import CACHE_OFF, CACHE_VALUE, World
 
 
@@ -76,7 +76,7 @@ def evict_from(w: World, entry: int, wanted: int) -> int:
     return taken
 
 
-@part
+@rare
 def cheapest(w: World) -> int:
     """Value-based victim: the oldest private tail, else the leaf of lowest value (the oldest among equals)."""
     state = w.state[0]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from models.kernels.jit import compiled, part
+from models.kernels.jit import compiled, part, rare
 from models.kernels.scheduler_state import HISTOGRAM_BITS, HISTOGRAM_LOW, Table, World
 
 
@@ -71,7 +71,7 @@ def heap_remove(w: World, slot: int) -> None:
         heap_settle(w, state.heap, place)
 
 
-@part
+@rare
 def pending_push(w: World, time: float, request: int) -> None:
     """A request that follows another one (next turn, closed loop) arrives at ``time``."""
     state = w.state[0]
@@ -86,7 +86,7 @@ def pending_push(w: World, time: float, request: int) -> None:
     w.pending[place].time, w.pending[place].request = time, request
 
 
-@part
+@rare
 def pending_pop(w: World) -> None:
     """Drop the earliest pending arrival."""
     state = w.state[0]
@@ -109,7 +109,7 @@ def pending_pop(w: World) -> None:
     w.pending[place].time, w.pending[place].request = time, request
 
 
-@part
+@rare
 def stack_compact(w: World) -> None:
     """Keep only the spans that begin at the join of a live decoder (or the latest): others serve nobody any more."""
     state = w.state[0]
@@ -184,7 +184,7 @@ def fold_entries(gaps: Table, histogram: Table) -> None:
             histogram[gap_bin(entry.start + i * entry.slope, histogram.shape[0])] += entry.weight
 
 
-@part
+@rare
 def fold_gaps(w: World) -> None:
     """Empty the full log into the histogram."""
     state = w.state[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from models.kernels.jit import part
+from models.kernels.jit import part, rare
 from models.kernels.scheduler_blocks import blocks_of, release_blocks
 from models.kernels.scheduler_events import heap_remove, pending_push, stack_longest
 from models.kernels.scheduler_state import CHUNKED, CONTINUOUS, NEVER, RESERVE_WHOLE, World
@@ -175,7 +175,7 @@ def judge_good(w: World, request: int) -> None:
         state.stopped = 1
 
 
-@part
+@rare
 def preempt(w: World, slot: int) -> None:
     """Recompute later: blocks go back, the request waits in front of everybody who has not started (vLLM V1)."""
     state = w.state[0]

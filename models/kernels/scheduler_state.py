@@ -59,7 +59,8 @@ STATE = np.dtype([
 SLOT = np.dtype([
     ("request", "i8"), ("sequence", "i8"), ("previous", "i8"), ("next", "i8"), ("decoding", "i8"),
     ("target", "i8"), ("computed", "i8"), ("chunk", "i8"),  # prefill: tokens to reach, done, in this batch
-    ("join", "i8"), ("since", "i8"), ("finish", "i8"), ("stored", "i8"), ("generated", "i8"), ("heap_place", "i8"), ("emitted", "f8"), ("progress", "f8"),
+    ("join", "i8"), ("since", "i8"), ("finish", "i8"), ("stored", "i8"), ("generated", "i8"),
+    ("heap_place", "i8"), ("emitted", "f8"), ("progress", "f8"),
     ("held", "i8"), ("shared", "i8"), ("path_place", "i8"), ("nodes", "i8"), ("chained", "i8"), ("read_nodes", "i8"),
 ], align=True)  # fmt: skip
 
@@ -85,7 +86,10 @@ NODE = np.dtype(
         ("children", "i8"),
     ]
 )
-SAMPLE = np.dtype([("time", "f8"), ("running", "i8"), ("waiting", "i8"), ("used_blocks", "i8"), ("hit_tokens", "i8"), ("lookup_tokens", "i8"), ("preemptions", "i8"), ("recomputed", "i8")], align=True)  # fmt: skip
+SAMPLE = np.dtype([
+    ("time", "f8"), ("running", "i8"), ("waiting", "i8"),
+    ("used_blocks", "i8"), ("hit_tokens", "i8"), ("lookup_tokens", "i8"), ("preemptions", "i8"), ("recomputed", "i8"),
+], align=True)  # fmt: skip
 ROW = np.dtype([("start", "f8"), ("end", "f8"), ("request", "i8"), ("kind", "i8"), ("tokens", "i8")], align=True)
 PREFILL_ROW, DECODE_ROW = 0, 1
 

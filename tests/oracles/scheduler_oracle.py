@@ -85,9 +85,16 @@ class Oracle:
         for i in range(len(requests)):
             path = [] if tree is None else [int(n) for n in tree.paths[tree.path_start[i] : tree.path_start[i + 1]]]
             follows = -1 if requests.follows is None else int(requests.follows[i])
-            one = Request(i, float(requests.arrival[i]), int(requests.prompt[i]), int(requests.output[i]),
-                          0 if requests.klass is None else int(requests.klass[i]), path, follows,
-                          math.inf if requests.cancel is None else float(requests.cancel[i]))
+            one = Request(
+                i,
+                float(requests.arrival[i]),
+                int(requests.prompt[i]),
+                int(requests.output[i]),
+                0 if requests.klass is None else int(requests.klass[i]),
+                path,
+                follows,
+                math.inf if requests.cancel is None else float(requests.cancel[i]),
+            )
             if follows >= 0:
                 one.pause, one.arrival = one.arrival, math.inf
             self.requests.append(one)
@@ -228,7 +235,9 @@ class Oracle:
             r = min(due, key=lambda x: (x.arrival, x.index))
             e = self.e
             total = r.prompt + r.output - 1
-            large = (e.max_model_len and r.prompt + r.output > e.max_model_len) or (e.policy == Policy.CONTINUOUS and r.prompt > e.token_budget)
+            large = (e.max_model_len and r.prompt + r.output > e.max_model_len) or (
+                e.policy == Policy.CONTINUOUS and r.prompt > e.token_budget
+            )
             if large or (e.kv_blocks and self.blocks(total + e.draft_tokens) > e.kv_blocks):
                 self.end(r, "too_large", r.arrival)  # refused at once
             elif e.admission_limit and self.in_system() >= e.admission_limit:
@@ -321,23 +330,34 @@ class Oracle:
         e = self.e
         new, cached = target - hit, hit
         n = self.pad(new)
-        prefill = step_seconds(self.prefill_model, n, 1.0, new * cached + new * (new + 1) / 2, e.kv_bytes_per_token * cached + e.state_bytes_per_sequence, 1.0) + self.by_rows(n)
+        prefill = step_seconds(
+            self.prefill_model, n, 1.0, new * cached + new * (new + 1) / 2, e.kv_bytes_per_token * cached + e.state_bytes_per_sequence, 1.0
+        ) + self.by_rows(n)
         decoders = [x for x in self.running if x.decoding]
         count, w = len(decoders) + 1, e.draft_tokens + 1
         context = sum(self.context(x) for x in decoders) + target
         n = self.pad(count * w)
-        step = step_seconds(self.decode_model, n, count * w, w * context + count * w * (w + 1) / 2,
-                            e.kv_bytes_per_token * (context - self.saved()) + e.state_bytes_per_sequence * count, count) + self.by_rows(n)
+        step = step_seconds(
+            self.decode_model,
+            n,
+            count * w,
+            w * context + count * w * (w + 1) / 2,
+            e.kv_bytes_per_token * (context - self.saved()) + e.state_bytes_per_sequence * count,
+            count,
+        ) + self.by_rows(n)
         per_round = e.tokens_per_round
         if e.acceptance is not None:
             per_round = 1 + sum(math.prod(e.acceptance[: j + 1]) for j in range(len(e.acceptance)))
         rounds = (r.output - r.emitted - 1) / per_round
-        return self.now + prefill > r.arrival + self.deadlines.ttft[r.kind] or self.now + prefill + rounds * step > r.arrival + self.deadlines.e2e[r.kind]
+        return (
+            self.now + prefill > r.arrival + self.deadlines.ttft[r.kind]
+            or self.now + prefill + rounds * step > r.arrival + self.deadlines.e2e[r.kind]
+        )
 
     def admit(self):
         e = self.e
         while len(self.running) < e.max_num_seqs and (self.budget > 0 or e.policy == Policy.FIXED):
-            queue = self.resume if self.resume else [r for r in self.arrived if r.status != "gone"]
+            queue = self.resume or [r for r in self.arrived if r.status != "gone"]
             if not queue:
                 return
             r = queue[-1] if self.resume else queue[0]
@@ -346,10 +366,6 @@ class Oracle:
                 continue
             target = r.prompt + r.emitted
             hit, idle = self.lookup(r, (target - 1) // e.block_tokens) if e.cache != Cache.OFF else (0, 0)
-            if e.deadline_aware and self.late(r, hit * e.block_tokens, target):
-                self.end(r, "late")
-                self.drop(r)
-                continue
             chunk = self.chunk_of(target - hit * e.block_tokens)
             if chunk == 0 and e.policy != Policy.FIXED:
                 return
@@ -360,6 +376,9 @@ class Oracle:
                 chunk = self.chunk_of(target)
                 assert self.room(r, target, 0, 0, chunk), "a request alone must fit"
             self.drop(r)
+            if e.deadline_aware and self.late(r, hit * e.block_tokens, target):
+                self.end(r, "late")
+                continue
             self.start(r, target, hit, chunk)
 
     def drop(self, r):
@@ -500,7 +519,12 @@ class Oracle:
                 self.preempted = self.decode_blocks() or self.preempted
             decoders = [r for r in self.running if r.decoding] if mixed or not self.batch else []
             if not decoders and not self.batch:
-                coming = [t for r in self.requests for t in (r.arrival if r.status == "pending" else math.inf, r.cancel if r.status in ("queued", "running") else math.inf) if t > self.now]
+                coming = [
+                    t
+                    for r in self.requests
+                    for t in (r.arrival if r.status == "pending" else math.inf, r.cancel if r.status in ("queued", "running") else math.inf)
+                    if t > self.now
+                ]
                 if not self.preempted and not any(r.status == "pending" and r.arrival <= self.now for r in self.requests):
                     self.now = min(coming)
                 continue
