@@ -19,7 +19,7 @@ from models.readers.files import require_file
 from models.readers.keys import Keys
 from models.readers.layers import build_attention
 from models.readers.mtp import as_mtp
-from models.readers.plan import Slot, mixers
+from models.readers.plan import Slot, layer_count, mixers
 
 MOST_TENSORS, MOST_KEYS, LONGEST_TEXT, MOST_ITEMS = 1 << 17, 1 << 16, 1 << 24, 1 << 24
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -47,6 +47,7 @@ _KEYS = {
     "attention.head_count_kv": "num_key_value_heads", "attention.key_length": "head_dim", "attention.value_length": "v_head_dim",
     "attention.sliding_window": "sliding_window", "context_length": "max_position_embeddings", "feed_forward_length": "intermediate_size",
     "expert_count": "num_experts", "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "moe_intermediate_size",
+    "nextn_predict_layers": "num_nextn_predict_layers",
     "attention.kv_lora_rank": "kv_lora_rank", "attention.q_lora_rank": "q_lora_rank", "rope.dimension_count": "qk_rope_head_dim",
 }  # fmt: skip
 
@@ -137,24 +138,13 @@ def _read(reader: _Reader) -> tuple[dict[str, Any], list[tuple[str, tuple[int, .
 def read_gguf(path: Path) -> Architecture:
     """The architecture of one ``.gguf`` file."""
     metadata, infos = read_header(path)
-    kind = metadata.get("general.architecture")
-    if kind not in _FAMILIES:
-        raise NotCoveredError(
-            "cannot interpret this model family",
-            path=f"{path}: general.architecture",
-            value=kind,
-            way_out=f"known: {', '.join(sorted(_FAMILIES))}",
-        )
-    if int(metadata.get("split.count", 1)) > 1:
-        raise NotCoveredError(
-            "a split GGUF holds its tensors in several files",
-            path=str(path),
-            value=metadata["split.count"],
-            way_out="merge it with gguf-split",
-        )
+    kind = _kind(metadata, path)
     config = Keys(_config(metadata, kind, infos), f"{path}: {kind}")
     tensors = [_tensor(name, shape, stored, str(path)) for name, shape, stored in infos]
-    layers = config.number("layers") - int(metadata.get(f"{kind}.nextn_predict_layers", 0))
+    stored_bytes = sum(t.nbytes() for _, t in tensors)
+    if stored_bytes > path.stat().st_size:
+        raise FileFormatError("the tensors do not fit into the file", path=str(path), value=stored_bytes, way_out="download the file again")
+    layers = layer_count(config, FAMILIES[_FAMILIES[kind]]) - config.number("num_nextn_predict_layers", default=0, least=0)
     if layers < 1:
         raise FileFormatError("no layers", path=f"{path}: {kind}.block_count", value=layers, way_out="convert the model again")
     groups = _layers(config, kind, tensors, layers)
@@ -170,8 +160,22 @@ def read_gguf(path: Path) -> Architecture:
         mtp=as_mtp(tuple(t for index, t in tensors if index is not None and index >= layers)),
         native=StoredFormat("fp16", 16),
         quantisation="gguf",
-        stored_bytes=sum(t.nbytes() for _, t in tensors),
+        stored_bytes=stored_bytes,
     )
+
+
+def _kind(metadata: dict[str, Any], path: Path) -> str:
+    """The architecture's name, known and in one file."""
+    kind = metadata.get("general.architecture")
+    if not isinstance(kind, str) or kind not in _FAMILIES:
+        known = ", ".join(sorted(_FAMILIES))
+        where = f"{path}: general.architecture"
+        raise NotCoveredError("cannot interpret this model family", path=where, value=kind, way_out=f"known: {known}")
+    files = metadata.get("split.count", 1)
+    if files not in (0, 1):
+        why, way_out = "a split GGUF holds its tensors in several files", "merge it with gguf-split"
+        raise NotCoveredError(why, path=str(path), value=files, way_out=way_out)
+    return kind
 
 
 def _config(metadata: dict[str, Any], kind: str, infos: list[tuple[str, tuple[int, ...], int]]) -> dict[str, Any]:
@@ -181,7 +185,9 @@ def _config(metadata: dict[str, Any], kind: str, infos: list[tuple[str, tuple[in
         for theirs, ours in (("attention.key_length_mla", "key"), ("attention.value_length_mla", "v_head_dim")):
             if f"{kind}.{theirs}" in metadata:
                 found[ours] = metadata[f"{kind}.{theirs}"]
-        found["qk_nope_head_dim"] = found.pop("key", found.pop("head_dim", 0)) - found.get("qk_rope_head_dim", 0)
+        key, rope = found.pop("key", found.get("head_dim")), found.get("qk_rope_head_dim")
+        if isinstance(key, int) and isinstance(rope, int):
+            found["qk_nope_head_dim"] = key - rope
         found.pop("head_dim", None)
     if kind == "gemma3" and isinstance(found.get("sliding_window"), int):
         found["sliding_window_pattern"] = metadata.get(f"{kind}.attention.sliding_window_pattern", 6)
@@ -214,7 +220,7 @@ def _per_layer(config: Keys, key: str, layers: int, default: list[int] | None = 
     if value is None and default is not None:
         return default
     if isinstance(value, list):
-        return [int(n) for n in config.per_layer(key, layers) or []]
+        return config.numbers(key)[:layers] if config.per_layer(key, layers) else []
     return [config.number(key)] * layers
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from models.describe.architecture import Tensor
+from models.errors import FileFormatError
 from models.readers import plan
 from models.readers.families import Family
 from models.readers.keys import Keys
@@ -12,12 +13,17 @@ from models.readers.layers import build_layer
 from models.readers.plan import Slot
 from models.readers.tensors import Tensors, linear, norm
 
+MOST_LAYERS = 64
+
 
 def mtp_tensors(config: Keys, family: Family, last: Slot) -> tuple[Tensors, tuple[str, ...]]:
     """(tensors, notes); names start with the module that holds the prediction layers."""
     count = config.number("mtp", default=0, least=0)
     if not count:
         return (), ()
+    if count > MOST_LAYERS:
+        path = config.where(config.find("mtp")[0])
+        raise FileFormatError("absurd number of prediction layers", path=path, value=count, way_out=f"at most {MOST_LAYERS}")
     if not family.mtp:
         return (), (f"{count} prediction layer(s) not counted: their layout is not in the configuration",)
     layers: Tensors = ()

@@ -135,6 +135,13 @@ def test_a_gguf_cut_short_is_an_error(tmp_path, cut):
         load_architecture(tmp_path / "cut.gguf")
 
 
+def test_a_gguf_whose_tensors_are_missing_is_an_error(tmp_path):
+    write_gguf(tmp_path / "whole.gguf")
+    (tmp_path / "cut.gguf").write_bytes((tmp_path / "whole.gguf").read_bytes()[:-60_000])
+    with pytest.raises(FileFormatError, match="do not fit into the file"):
+        load_architecture(tmp_path / "cut.gguf")
+
+
 def test_a_gguf_that_claims_terabytes_is_an_error(tmp_path):
     (tmp_path / "m.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 1 << 60))
     with pytest.raises(FileFormatError, match="absurd number"):
@@ -239,7 +246,7 @@ def test_heads_must_divide_over_the_ranks():
 
 
 def test_any_key_with_a_wrong_value_ends_in_our_own_error():
-    wrong = (None, -1, 0, "x", [], {}, [None], 1e308, float("nan"), True, 10**30, [[]])
+    wrong = (None, -1, 0, "x", [], {}, [None], 1e308, float("nan"), True, 2**40, 10**30, [[]])
     for name in (
         "Qwen/Qwen3-30B-A3B-FP8",
         "zai-org/GLM-5.3",
