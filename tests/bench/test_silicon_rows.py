@@ -10,7 +10,9 @@ from bench.accuracy import run
 from bench.silicon_rows import distinct, plain_model, read_table
 
 BASE = {
-    "id": "a", "silicon_data_source": "source_file=2026-04-06.csv; silicon_concurrency=32; measured=2026-02-05T00:00:00Z", "backend": "vllm",
+    "id": "a",
+    "silicon_data_source": "source_file=2026-04-06.csv; silicon_concurrency=32; measured=2026-02-05T00:00:00Z",
+    "backend": "vllm",
     "backend_version": "0.19.0", "model_path": "openai/gpt-oss-120b", "system": "b200_sxm", "precision": "fp4", "mode": "agg", "isl": 1024,
     "osl": 1024, "gemm_quant_mode": "nvfp4", "moe_quant_mode": "nvfp4", "batch_size": 32, "tp_size": 4, "pp_size": 1,
     "attention_dp_size": 1, "moe_tp_size": 4, "moe_ep_size": 1, "silicon_ttft_ms": 100.0, "silicon_tpot_ms": 10.0,
@@ -96,5 +98,6 @@ def test_a_proportional_machine_is_learned_from_five_rows_and_missed_without(tmp
     result = run(write(tmp_path / "t.csv", *law), 5, 0, listed=False)
     five, none = result["overall"], {m: result["protocols"]["distinct, K=0"][m]["overall"] for m in ("tpot", "ttft")}
     assert five["tpot"]["rows"] == 15
-    assert five["tpot"]["median_ape"] < 0.06 < 0.3 < none["tpot"]["median_ape"]
+    assert five["tpot"]["median_ape"] < 0.06
+    assert none["tpot"]["median_ape"] > 0.3
     assert five["ttft"]["median_ape"] < none["ttft"]["median_ape"]

@@ -1,0 +1,37 @@
+"""The only reader of ``step_prior.json``: what the specification says of a step model before any run was seen."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from models.calibration.prior import Prior
+from models.errors import UnknownNameError
+
+_FILE = Path(__file__).parent / "step_prior.json"
+SINGLE = ("matmul_efficiency", "attention_efficiency", "bandwidth_efficiency", "half_rows", "overlap", "host_s", "host_per_sequence_s",
+          "host_overlap")  # fmt: skip
+PARALLEL = (*SINGLE, "collective_s", "collective_per_token_s")
+
+
+@cache
+def _file() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_FILE.read_bytes())
+    return found
+
+
+def step_prior(names: Sequence[str] = SINGLE) -> Prior:
+    """Prior of the named parameters of the PHYSICAL step model; the others keep the template's values."""
+    known, noise = _file()["parameters"], _file()["noise"]
+    for name in names:
+        if name not in known:
+            raise UnknownNameError.suggest("step parameter", name, known)
+    rows = [known[name] for name in names]
+    return Prior(
+        names=tuple(names), mean=tuple(math.log(r["median"]) for r in rows), sd=tuple(float(r["log_sd"]) for r in rows),
+        most=tuple(math.log(r["most"]) if "most" in r else math.inf for r in rows), noise_sd=noise["log_sd"], noise_weight=noise["weight"],
+    )  # fmt: skip
