@@ -137,6 +137,8 @@ class RecurrentState:
     """Fixed-size state of a linear-attention or state-space layer, for one sequence, in elements.
 
     ``heads``: how far it can be cut over ranks; ``recurrent_bits``: 32 unless the engine is told otherwise.
+    ``convolution_channels``: channels of the causal convolution, so that kernel = convolution_elements / channels; engines keep kernel - 1
+    columns, and one more for each drafted token.
     """
 
     kind: StateKind
@@ -145,6 +147,7 @@ class RecurrentState:
     convolution_elements: int
     recurrent_bits: int = 32
     convolution_bits: int = 16
+    convolution_channels: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,11 @@ def _layer_token_bytes(attention: Attention, stored: KvFormat, tp: int) -> int:
     return heads * (stored.vector_bytes(attention.key_dim) + stored.vector_bytes(attention.value_dim))
 
 
+def layer_kv_bytes(attention: Attention, kv_format_name: str = "bf16", tp: int = 1) -> int:
+    """Bytes that one layer of this kind caches for one token on one rank (indexer keys apart)."""
+    return _layer_token_bytes(attention, kv_format(kv_format_name), tp)
+
+
 def grows(attention: Attention) -> bool:
     """Stores one entry for each token without end."""
     return attention.window is None and not attention.shares_kv

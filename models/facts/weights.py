@@ -134,6 +134,12 @@ def weight_bytes(arch: Architecture, weight_format_name: str = "stored", tp: int
     return sum(weight_bytes_by_precision(arch, weight_format_name, tp, mtp=mtp).values())
 
 
+def weight_bytes_of(arch: Architecture, weight_format_name: str, tp: int, roles: tuple[str, ...]) -> int:
+    """Bytes of one rank in tensors of these roles."""
+    wanted = weight_format(weight_format_name)
+    return sum(count * t.nbytes(tp, _format_of(t, wanted)) for count, t in tensors_of(arch) if t.role in roles)
+
+
 def checkpoint_bytes(arch: Architecture) -> int:
     """Bytes of the checkpoint's tensors: read from its files where there were any, else computed with everything it stores."""
     return arch.stored_bytes if arch.stored_bytes is not None else weight_bytes(arch, mtp=True)

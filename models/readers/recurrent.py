@@ -32,7 +32,7 @@ def mamba(config: Keys, p: str) -> Built:
     found += vector(f"{p}.A_log", inner * n, "state", "rows") + vector(f"{p}.D", inner, "state", "rows")
     found += linear(f"{p}.out_proj", hidden, inner, "attention", "cols", bias=bias)
     found += norm(f"{p}.dt_layernorm", rank) + norm(f"{p}.b_layernorm", n) + norm(f"{p}.c_layernorm", n)
-    return RecurrentState("mamba", inner, inner * n, inner * c), found
+    return RecurrentState("mamba", inner, inner * n, inner * c, convolution_channels=inner), found
 
 
 def mamba2(config: Keys, p: str) -> Built:
@@ -51,7 +51,7 @@ def mamba2(config: Keys, p: str) -> Built:
         found += vector(f"{p}.{name}", heads, "state", "rows")
     found += vector(f"{p}.norm", inner, "state", "rows") if config.flag("mamba_rms_norm", default=True) else ()
     found += linear(f"{p}.out_proj", hidden, inner, "attention", "cols", bias=config.flag("projectors_bias", default=bias))
-    return RecurrentState("mamba2", heads, inner * n, channels * c), found
+    return RecurrentState("mamba2", heads, inner * n, channels * c, convolution_channels=channels), found
 
 
 def gated_delta(config: Keys, p: str, *, split: bool) -> Built:
@@ -76,7 +76,7 @@ def gated_delta(config: Keys, p: str, *, split: bool) -> Built:
     found += _convolution(p, channels, c, bias=False)
     found += vector(f"{p}.dt_bias", value_heads, "state", "rows") + vector(f"{p}.A_log", value_heads, "state", "rows")
     found += norm(f"{p}.norm", dv) + linear(f"{p}.out_proj", hidden, value, "attention", "cols")
-    return RecurrentState("gated_delta", value_heads, value_heads * dk * dv, channels * c), found
+    return RecurrentState("gated_delta", value_heads, value_heads * dk * dv, channels * c, convolution_channels=channels), found
 
 
 def kimi_delta(config: Keys, p: str) -> Built:
@@ -96,7 +96,7 @@ def kimi_delta(config: Keys, p: str) -> Built:
     else:
         found += linear(f"{p}.g_a_proj", d, hidden, "attention", "none") + linear(f"{p}.g_b_proj", width, d, "attention", units=heads)
     found += norm(f"{p}.o_norm", d) + linear(f"{p}.o_proj", hidden, width, "attention", "cols")
-    return RecurrentState("kimi_delta", heads, heads * d * d, 3 * width * c), found
+    return RecurrentState("kimi_delta", heads, heads * d * d, 3 * width * c, convolution_channels=3 * width), found
 
 
 def _flat(config: Keys) -> Keys:

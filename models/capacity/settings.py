@@ -1,0 +1,124 @@
+"""What is asked of one engine process, checked once, and what a log already told about it.
+
+Bytes are exact integers for one rank. A number that is given replaces the estimate of it, whatever it rests on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import isfinite
+
+from models.describe.architecture import Architecture
+from models.errors import ContradictionError, InputError
+
+MOST = 1 << 48
+DRAFTS = ("none", "eagle", "mtp", "dflash", "lookup")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Bytes of one rank taken from a log or given by hand; None: estimated.
+
+    ``available`` is the pool itself; ``resolution``: half a unit of its last printed digit, 0 where it is exact.
+    ``ranks``: the available bytes of every rank, where the log shows them: the smallest decides.
+    """
+
+    total: int | None = None
+    weights: int | None = None
+    non_torch: int | None = None
+    activation: int | None = None
+    graph: int | None = None
+    available: int | None = None
+    resolution: int = 0
+    ranks: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("weights", "non_torch", "activation", "graph", "resolution"):
+            _within(f"measured.{name}", getattr(self, name), 0)
+        _within("measured.total", self.total, 1)
+        for value in (self.available, *self.ranks):  # a logged pool may be negative: that is a refusal, not a bad input
+            _within("available_kv", value, -MOST)
+
+    @property
+    def pool(self) -> int | None:
+        """Bytes of the pool: of the rank with the least."""
+        known = [value for value in (self.available, *self.ranks) if value is not None]
+        return min(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Engine flags that bear on memory. None: the engine's own default for this model, device and version."""
+
+    tp: int = 1
+    pp: int = 1
+    attention_dp: int = 1
+    max_model_len: int | None = None
+    gpu_memory_utilization: float | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    kv_cache_dtype: str = "auto"
+    block_size: int | None = None
+    weight_format: str = "stored"
+    enforce_eager: bool = False
+    enable_prefix_caching: bool | None = None
+    enable_lora: bool = False
+    asynchronous: bool = True
+    hybrid_manager: bool = True
+    draft: str = "none"
+    draft_tokens: int = 0
+    parallel: int = 1
+    unified_kv: bool = False
+    micro_batch: int = 512
+    flash_attention: bool = True
+    attention_backend: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "pp", "attention_dp", "parallel", "micro_batch"):
+            _within(name, getattr(self, name), 1)
+        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size"):
+            _within(name, getattr(self, name), 1)
+        _within("draft_tokens", self.draft_tokens, 0)
+        f = self.gpu_memory_utilization
+        if f is not None and not (isfinite(f) and 0 < f <= 1):
+            raise InputError("must lie in (0, 1]", path="gpu_memory_utilization", value=f, way_out="write for example 0.9")
+        if self.draft not in DRAFTS:
+            raise InputError("unknown draft", path="draft", value=self.draft, way_out=f"use one of {', '.join(DRAFTS)}")
+        if (self.draft == "none") != (self.draft_tokens == 0):
+            raise ContradictionError("a draft and its tokens go together", path="draft_tokens", value=self.draft_tokens)
+        if self.tp % self.attention_dp:
+            raise ContradictionError(f"does not divide {self.tp} ranks", path="attention_dp", value=self.attention_dp)
+
+    @property
+    def attention_tp(self) -> int:
+        """Ranks over which KV heads are cut."""
+        return self.tp // self.attention_dp
+
+    def context(self, arch: Architecture) -> int:
+        """Tokens of the longest request."""
+        return self.max_model_len or arch.context
+
+
+def check_model(arch: Architecture, settings: Settings) -> None:
+    """The model against the flags: layers over stages, windows inside the context."""
+    if settings.pp > max(arch.layer_count, 1):
+        raise ContradictionError(f"more stages than {arch.layer_count} layers", path="pp", value=settings.pp)
+    windows = [g.attention.window for g in arch.layers if g.attention and g.attention.window]
+    if windows and arch.context and max(windows) > arch.context:
+        raise ContradictionError(
+            f"a window of {max(windows)} is larger than the context", path="max_position_embeddings", value=arch.context
+        )
+
+
+def _within(path: str, value: int | None, least: int) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError("must be a whole number", path=path, value=value)
+    if not least <= value <= MOST:
+        raise InputError(f"must be between {least} and 2^48", path=path, value=value)
+
+
+def measured_names() -> tuple[str, ...]:
+    """Names that a log may fill in."""
+    return tuple(f.name for f in fields(Measured))

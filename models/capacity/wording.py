@@ -1,0 +1,51 @@
+"""The lines an engine writes at start, and what is said beside a prediction."""
+
+from __future__ import annotations
+
+from models.capacity.sized import Sized
+from models.catalog.pool_rules import PoolRules
+from models.units import GIB
+
+_PADDING_WORTH_SAYING = 0.05
+
+
+def printed(pool: Sized, rules: PoolRules, context: int | None, available: int, concurrency: float) -> list[str]:
+    """Start-up lines as this engine and version word them."""
+    gib = f"{available / GIB:.2f}"
+    of = f" for {context:,} tokens per request" if context else ""
+    if rules.scheme == "uniform_blocks":
+        return [f"# GPU blocks: {pool.blocks}", f"Maximum concurrency{of}: {concurrency:.2f}x"]
+    if rules.scheme == "groups":
+        lines = [f"Available KV cache memory: {gib} GiB"]
+        if pool.refusal:
+            need = "" if pool.needed is None else f" ({pool.needed / GIB:.2f} GiB needed, {gib} GiB available)"
+            return [*lines, pool.refusal + need]
+        return [*lines, f"GPU KV cache size: {pool.tokens:,} tokens", f"Maximum concurrency{of}: {concurrency:.2f}x"]
+    if rules.scheme == "static_fraction":
+        return [f"max_total_num_tokens={pool.tokens}", f"KV Cache is allocated. KV size: {(pool.pool_bytes or 0) / GIB:.2f} GB"]
+    if rules.scheme == "context":
+        return [f"KV buffer size = {(pool.pool_bytes or 0) / (1 << 20):.2f} MiB", f"n_ctx = {pool.tokens}"]
+    return [f"Max KV cache blocks {pool.blocks}, {pool.tokens} tokens"]
+
+
+def warnings(rules: PoolRules, pool: Sized) -> list[str]:
+    """What the numbers do not show by themselves."""
+    found = []
+    if pool.padding > _PADDING_WORTH_SAYING:
+        found.append(f"state pages are padded by {100 * pool.padding:.1f} % to the attention page")
+    if pool.window_tokens is not None and rules.scheme == "static_fraction":
+        found.append("windowed layers have a pool of their own")
+    return found
+
+
+def assumptions(rules: PoolRules, *, given: bool) -> list[str]:
+    """What an estimate rests on."""
+    if given:
+        return []
+    found = [
+        "nothing else runs on the device",
+        "the activation peak is that of the largest step and, where the model has one, of its image tower",
+    ]
+    if rules.scheme in ("uniform_blocks", "groups"):
+        found.append("all ranks have the same free memory: the engine takes the smallest")
+    return found
