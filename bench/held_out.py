@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.calibration.additive import AdditiveModel, Floats, Ints, Kernel, Table
+from models.calibration.additive import AdditiveModel, Floats, Ints, Kernel, Table, interval_scale
 
 QUANTILE = 1.6448536269514722
+_ENOUGH = 20  # left-out rows that a learned interval width needs
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,12 @@ def score(case: Case, split: Callable[[np.random.Generator], Ints], seeds: int, 
     for seed in range(seeds):
         train = split(np.random.default_rng(seed))
         test = np.setdiff1d(np.arange(len(log_measured)), train)
-        answer = model.predict(model.fit(log_measured, train, passes=6), test)
+        fit = model.fit(log_measured, train, passes=6)
+        alone = model.held_out(fit, [np.array([i], dtype=np.intp) for i in range(len(train))])
+        scale = interval_scale(np.concatenate(alone), 0.9, QUANTILE) if len(train) >= _ENOUGH else 1.0
+        answer = model.predict(fit, test)
         errors.append(np.abs(np.exp(answer.log_mean - log_measured[test]) - 1.0))
-        inside.append(np.abs(answer.log_mean - log_measured[test]) <= QUANTILE * answer.log_sd)
+        inside.append(np.abs(answer.log_mean - log_measured[test]) <= QUANTILE * scale * answer.log_sd)
     e = np.concatenate(errors)
     return Score(case.name, float(np.median(e)), float(e.mean()), float(e.max()), float(np.concatenate(inside).mean()), len(e))
 

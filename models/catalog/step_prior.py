@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from models.calibration.acceptance import AcceptancePrior
 from models.calibration.prior import Prior
 from models.errors import UnknownNameError
 
@@ -35,3 +36,8 @@ def step_prior(names: Sequence[str] = SINGLE) -> Prior:
         names=tuple(names), mean=tuple(math.log(r["median"]) for r in rows), sd=tuple(float(r["log_sd"]) for r in rows),
         most=tuple(math.log(r["most"]) if "most" in r else math.inf for r in rows), noise_sd=noise["log_sd"], noise_weight=noise["weight"],
     )  # fmt: skip
+
+
+def acceptance_prior() -> AcceptancePrior:
+    """What a trained draft head usually does."""
+    return AcceptancePrior(**{n: float(v) for n, v in _file()["acceptance"].items() if n != "source"})
