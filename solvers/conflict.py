@@ -8,7 +8,7 @@ Relaxation: the least value of one limited quantity over all configurations that
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,7 +45,8 @@ def conflicts(grid: Grid, start: tuple[str, ...] | None = None) -> tuple[str, ..
     """A minimal conflicting set of an infeasible grid, beginning from ``start`` (an assumption core) where one is known."""
 
     def possible(names: frozenset[str]) -> bool:
-        return bool(full_resolution.solve(grid.limited_to(names)).best)
+        # Any finite quantity serves as the target: the objective may be infinite where a dropped deadline leaves nothing good.
+        return bool(full_resolution.solve(replace(grid.limited_to(names), target="device_memory")).best)
 
     names = relaxable(grid) if start is None or possible(frozenset(start)) else start
     return minimal(names, possible)
