@@ -7,7 +7,8 @@ G graphs.
     TensorRT    available = u (M - c - W - A);   llama.cpp available = M - c - W - compute buffer
 Weights: stored bytes of the rank, and the rotary table, context x rotary width x 2 bytes, once.
 Activation peak of t tokens and r sampled rows: max(t x live bytes of a token, r x vocabulary x bytes of a logit). A token's live set
-is largest at the last product of an FFN: residual, its normed copy, the product's output, gate and up, and their combination: 2 (3 h + 3 w) bytes.
+is largest at the last product of an FFN: residual, its normed copy, the product's output, gate and up, and their combination, that is
+2 (3 h + 3 w) bytes.
 Spreads are standard deviations in bytes; those given relative (log-sd s) contribute s x value. They add in squares.
 """
 

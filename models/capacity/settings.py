@@ -10,6 +10,7 @@ from math import isfinite
 
 from models.describe.architecture import Architecture
 from models.errors import ContradictionError, InputError
+from models.units import parse_bytes
 
 MOST = 1 << 48
 DRAFTS = ("none", "eagle", "mtp", "dflash", "lookup")
@@ -122,3 +123,12 @@ def _within(path: str, value: int | None, least: int) -> None:
 def measured_names() -> tuple[str, ...]:
     """Names that a log may fill in."""
     return tuple(f.name for f in fields(Measured))
+
+
+def half_of_last_digit(text: str) -> int:
+    """Bytes of half a unit of the last decimal that is written (``3.81 GiB``: 0.005 GiB); 0 for a whole number."""
+    number = "".join(c for c in text if c.isdigit() or c == ".")
+    if "." not in number:
+        return 0
+    one = parse_bytes("1" + text.lstrip("0123456789._ "))
+    return round(one * 10.0 ** -len(number.split(".")[1]) / 2)

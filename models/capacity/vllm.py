@@ -16,6 +16,7 @@ from models.capacity.sized import NO_MEMORY, Sized
 from models.catalog.pool_rules import PoolRules
 from models.describe.architecture import Architecture
 from models.facts.formats import kv_format
+from models.units import GIB
 
 
 def sized(arch: Architecture, settings: Settings, rules: PoolRules, available: int, budget: int, seqs: int) -> Sized:
@@ -72,8 +73,13 @@ def _grouped(pool: Pool, request: Request, rules: PoolRules, available: int) -> 
     needed = pool.needed(request, rules.needs)
     if needed <= usable:
         return found
-    refusal = f"To serve at least one request with the model's max seq len ({request.tokens}), more KV cache is needed than available"
-    return replace(found, refusal=refusal, needed=needed, longest=_longest(pool, request, rules, usable))
+    longest = _longest(pool, request, rules, usable)
+    refusal = (
+        f"To serve at least one request with the model's max seq len ({request.tokens}), ({needed / GIB:.2f} GiB KV cache is needed, which "
+        f"is larger than the available KV cache memory ({usable / GIB:.2f} GiB)"
+    )
+    hint = f". Based on the available memory, the estimated maximum model length is {longest}" if longest else ""
+    return replace(found, refusal=refusal + hint, needed=needed, longest=longest)
 
 
 def _longest(pool: Pool, request: Request, rules: PoolRules, usable: int) -> int:

@@ -18,8 +18,7 @@ def printed(pool: Sized, rules: PoolRules, context: int | None, available: int, 
     if rules.scheme == "groups":
         lines = [f"Available KV cache memory: {gib} GiB"]
         if pool.refusal:
-            need = "" if pool.needed is None else f" ({pool.needed / GIB:.2f} GiB needed, {gib} GiB available)"
-            return [*lines, pool.refusal + need]
+            return [*lines, pool.refusal]
         return [*lines, f"GPU KV cache size: {pool.tokens:,} tokens", f"Maximum concurrency{of}: {concurrency:.2f}x"]
     if rules.scheme == "static_fraction":
         return [f"max_total_num_tokens={pool.tokens}", f"KV Cache is allocated. KV size: {(pool.pool_bytes or 0) / GIB:.2f} GB"]

@@ -1,0 +1,88 @@
+"""``goodput capacity``: the KV pool that an engine logs when it starts, before anybody has started it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.commands.plan import AsJson
+
+if TYPE_CHECKING:
+    from models.capacity import Measured
+
+Rank = "GiB of one rank, as logged; replaces the estimate."
+
+
+def capacity(
+    model: Annotated[str, typer.Option(help="Catalogue name, config.json, folder or .gguf (header only).")],
+    engine: Annotated[str, typer.Option(help="vllm, sglang, llama.cpp or trtllm.")] = "vllm",
+    engine_version: Annotated[str | None, typer.Option(help="Release; default: the newest rules.")] = None,
+    device: Annotated[str | None, typer.Option(help="Device of the catalogue; not needed where --available-kv is given.")] = None,
+    tp: Annotated[int, typer.Option(help="Tensor-parallel ranks.")] = 1,
+    pp: Annotated[int, typer.Option(help="Pipeline stages.")] = 1,
+    attention_dp: Annotated[int, typer.Option(help="Data-parallel groups of attention (SGLang's dp attention).")] = 1,
+    max_model_len: Annotated[int | None, typer.Option(help="Longest request; llama.cpp: context of all slots.")] = None,
+    gpu_memory_utilization: Annotated[float | None, typer.Option(help="Share of the device (SGLang: static fraction).")] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(help="Most running requests.")] = None,
+    max_num_batched_tokens: Annotated[int | None, typer.Option(help="Most tokens of a step.")] = None,
+    kv_cache_dtype: Annotated[str, typer.Option(help="Number format of the cache; auto: the model's own.")] = "auto",
+    weight_format: Annotated[str, typer.Option(help="Number format of the weights; stored: the checkpoint's.")] = "stored",
+    block_size: Annotated[int | None, typer.Option(help="Tokens of a block.")] = None,
+    enforce_eager: Annotated[bool, typer.Option("--enforce-eager", help="Without CUDA graphs.")] = False,
+    prefix_caching: Annotated[
+        bool | None, typer.Option("--enable-prefix-caching/--no-enable-prefix-caching", help="Default: by version.")
+    ] = None,
+    draft: Annotated[str, typer.Option(help="none, lookup, eagle, mtp or dflash.")] = "none",
+    draft_tokens: Annotated[int, typer.Option(help="Drafted tokens of a step.")] = 0,
+    parallel: Annotated[int, typer.Option(help="Slots (llama.cpp).")] = 1,
+    micro_batch: Annotated[int, typer.Option(help="Tokens of a micro-batch (llama.cpp -ub).")] = 512,
+    available_kv: Annotated[str | None, typer.Option(help="Bytes of the pool, e.g. 16GiB; what is not rounded is exact.")] = None,
+    weights: Annotated[str | None, typer.Option(help=Rank)] = None,
+    non_torch: Annotated[str | None, typer.Option(help=Rank)] = None,
+    activation: Annotated[str | None, typer.Option(help=Rank)] = None,
+    graphs: Annotated[str | None, typer.Option(help=Rank)] = None,
+    log: Annotated[str | None, typer.Option(help="Start-up log whose measured parts replace the estimates.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict available KV memory, tokens or blocks, block size and concurrency at start, or the refusal."""
+    from api import output
+    from models.capacity import capacity_report
+    from models.catalog.devices import load_device
+    from models.readers.load import load_architecture
+
+    measured = _measured(
+        log, {"available": available_kv, "weights": weights, "non_torch": non_torch, "activation": activation, "graph": graphs}
+    )
+    report = capacity_report(
+        load_architecture(model), load_device(device) if device else None, engine, engine_version, measured=measured,
+        tp=tp, pp=pp, attention_dp=attention_dp, max_model_len=max_model_len, gpu_memory_utilization=gpu_memory_utilization,
+        max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, kv_cache_dtype=kv_cache_dtype,
+        weight_format=weight_format, block_size=block_size, enforce_eager=enforce_eager, enable_prefix_caching=prefix_caching,
+        draft=draft, draft_tokens=draft_tokens, parallel=parallel, micro_batch=micro_batch,
+    )  # fmt: skip
+    if as_json:
+        return output.write_json(report)
+    from api.views.capacity import capacity_view
+
+    return output.show(capacity_view(report))
+
+
+def _measured(log: str | None, given: dict[str, str | None]) -> Measured:
+    """What is given by hand, over what the log says; a number written with decimals is rounded to its last one."""
+    from dataclasses import replace
+
+    from models.capacity import Measured
+    from models.capacity.settings import half_of_last_digit
+    from models.units import parse_bytes
+    from planner.start_log import measured_from_log
+
+    sizes: dict[str, Any] = {name: parse_bytes(text, f"--{name.replace('_', '-')}") for name, text in given.items() if text is not None}
+    if given["available"] is not None:
+        sizes["resolution"] = half_of_last_digit(given["available"])
+    return replace(measured_from_log(log) if log else Measured(), **sizes)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("capacity")(capacity)
