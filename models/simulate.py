@@ -149,12 +149,16 @@ def simulate(
     prefill: StepModel,
     decode: StepModel | None = None,
     *,
+    decode_mixed: StepModel | None = None,
     seed: int = 0,
     deadlines: Deadlines | None = None,
     early_stop: EarlyStop | None = None,
     timeline: bool = False,
 ) -> SimulationResult:
-    """Run the traffic through the engine. ``decode`` None (or equal to ``prefill``): one formula over each mixed step."""
+    """Run the traffic through the engine. ``decode`` None (or equal to ``prefill``): one formula over each mixed step.
+
+    ``decode_mixed`` prices the decode part of a step that also prefills, where the attention kernel changes regime there.
+    """
     from models.kernels.scheduler import run_scheduler  # noqa: PLC0415  compiled code loads only where something is simulated
 
     count = len(requests)
@@ -172,7 +176,7 @@ def simulate(
     log = _logs(count, timeline=timeline)
     no_path = np.zeros(count + 1 if engine.cache != Cache.OFF else 1, np.int64)
     world = memory.World(
-        state, settings, np.stack([lower_step(prefill), lower_step(prefill if decode is None else decode)]),
+        state, settings, _models(prefill, decode, decode_mixed),
         graph_padding(engine.graph_sizes), np.array(engine.seconds_by_rows, np.float64), _acceptance(engine),
         _limits(requests, engine, deadlines), requests.arrival, requests.prompt, requests.output,
         np.zeros(0, np.int64) if requests.klass is None else requests.klass,
@@ -185,6 +189,11 @@ def simulate(
     if state["stuck"][0]:
         raise SolverError("the simulated scheduler cannot place a request that should fit", path="simulate", value=int(state["done"][0]))
     return _result(requests, engine, deadlines, state, results, log)
+
+
+def _models(prefill: StepModel, decode: StepModel | None, mixed: StepModel | None) -> Records:
+    alone = prefill if decode is None else decode
+    return np.stack([lower_step(prefill), lower_step(alone), lower_step(alone if mixed is None else mixed)])
 
 
 def _limits(requests: RequestArrays, engine: EngineParameters, deadlines: Deadlines | None) -> Floats:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from models.kernels.jit import part, rare
-from models.kernels.scheduler_blocks import blocks_of, release_blocks
+from models.kernels.scheduler_blocks import blocks_of, extend_prefix, release_blocks
 from models.kernels.scheduler_events import heap_remove, pending_push, stack_longest
 from models.kernels.scheduler_state import CHUNKED, CONTINUOUS, NEVER, RESERVE_WHOLE, World
 
@@ -191,6 +191,7 @@ def preempt(w: World, slot: int) -> None:
     else:
         computed = w.slots[slot].computed
         drop_prefill(w, slot)
+    extend_prefix(w, slot, computed)
     release_blocks(w, slot)
     run_remove(w, slot)
     w.results[request].preemptions += 1

@@ -106,7 +106,7 @@ class World(NamedTuple):
 
     state: Table  # STATE, one record
     settings: Table  # SETTINGS, one record
-    models: Table  # STEP: prefill, decode
+    models: Table  # STEP: prefill, decode, decode beside a prefill
     pad: Table  # rows → rows of the captured graph
     extra: Table  # rows → measured seconds
     accept: Table  # cumulative acceptance by draft position

@@ -108,7 +108,8 @@ def batch_line(w: World, i: float) -> tuple[float, float]:
         )
     if rows > 0.0:
         n = padded(w, rows)
-        decode, decode_step = step_line(w.models[1], n, rows, q, k, s, dq, dk)
+        kernel = w.models[2] if state.sequences > 0.0 else w.models[1]
+        decode, decode_step = step_line(kernel, n, rows, q, k, s, dq, dk)
         value, slope = value + decode, slope + decode_step
     return value + shape_seconds(w, rows + state.new_tokens), slope
 

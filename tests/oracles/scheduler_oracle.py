@@ -75,10 +75,10 @@ class Node:
 
 
 class Oracle:
-    def __init__(self, requests, engine, prefill, decode=None, seed=0, deadlines=None):
+    def __init__(self, requests, engine, prefill, decode=None, seed=0, deadlines=None, mixed=None):
         self.e, self.prefill_model, self.decode_model, self.seed = engine, prefill, decode or prefill, seed
         self.one_model = decode is None or decode == prefill
-        self.deadlines = deadlines
+        self.deadlines, self.mixed_model = deadlines, mixed or self.decode_model
         tree = requests.prefixes if engine.cache != Cache.OFF else None
         self.nodes = self._nodes(tree)
         self.requests = []
@@ -266,6 +266,7 @@ class Oracle:
 
     def preempt(self, r):
         r.lost = r.stored
+        self.extend(r, r.stored)
         self.release_after(r)
         r.preemptions += 1
         self.preemptions += 1
@@ -448,7 +449,7 @@ class Oracle:
             n = self.pad(n_d + n_p)
             return step_seconds(self.prefill_model, n, h_d + h_p, q_d + q_p, k_d + k_p, d + len(self.batch)) + self.by_rows(n)
         t = step_seconds(self.prefill_model, self.pad(n_p), h_p, q_p, k_p, len(self.batch)) if self.batch else 0.0
-        t += step_seconds(self.decode_model, self.pad(n_d), h_d, q_d, k_d, d) if d else 0.0
+        t += step_seconds(self.mixed_model if self.batch else self.decode_model, self.pad(n_d), h_d, q_d, k_d, d) if d else 0.0
         return t + self.by_rows(n_d + n_p)
 
     # --- after the iteration

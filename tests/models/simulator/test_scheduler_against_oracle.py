@@ -134,11 +134,11 @@ def close(fast, slow):
     np.testing.assert_allclose(fast, slow, rtol=1e-9, atol=1e-12)
 
 
-def agree(case, prefill, decode):
+def agree(case, prefill, decode, mixed=None):
     requests, engine, deadlines, seed = case
     note(repr(case))
-    slow = Oracle(requests, engine, prefill, decode, seed=seed, deadlines=deadlines).run()
-    fast = simulate(requests, engine, prefill, decode, seed=seed, deadlines=deadlines)
+    slow = Oracle(requests, engine, prefill, decode, seed=seed, deadlines=deadlines, mixed=mixed).run()
+    fast = simulate(requests, engine, prefill, decode, decode_mixed=mixed, seed=seed, deadlines=deadlines)
     records, told = fast.records, slow.requests
     assert [NAMES[r.status] for r in told] == list(records["status"])
     close(records["first"], [r.times[0] if r.times else -1.0 for r in told])
@@ -175,6 +175,6 @@ def test_prefix_caches(case, model):
 
 
 @EXAMPLES
-@given(case=cases(), prefill=step_models(), decode=step_models())
-def test_two_step_models(case, prefill, decode):
-    agree(case, prefill, decode)
+@given(case=cases(), prefill=step_models(), decode=step_models(), mixed=step_models())
+def test_two_step_models(case, prefill, decode, mixed):
+    agree(case, prefill, decode, mixed)

@@ -1,0 +1,105 @@
+"""Trace readers: each format from a few rows in its published shape, and what a wrong row says."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from models.errors import FileFormatError
+from models.readers.traces import prefix_tree, read_trace
+
+
+def write(folder, name, text):
+    path = folder / name
+    if name.endswith(".gz"):
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text)
+    return path
+
+
+def test_azure_date_times_become_seconds_from_the_first(tmp_path):
+    text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.0319600,3180,8\n"
+    trace = read_trace(write(tmp_path, "azure.csv.gz", text))
+    assert trace.arrival.tolist() == pytest.approx([0.0, 0.052], abs=1e-6)
+    assert (trace.prompt.tolist(), trace.output.tolist()) == ([4808, 3180], [10, 8])
+
+
+def test_burstgpt_failures_are_left_out_and_counted(tmp_path):
+    head = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    text = head + "5,ChatGPT,472,18,490,API log\n45,ChatGPT,99,0,99,API log\n118,GPT-4,1087,230,1317,API log\n"
+    trace = read_trace(write(tmp_path, "burst.csv", text))
+    assert trace.arrival.tolist() == [0, 113]
+    assert trace.left_out == 1
+    assert "1 failed" in trace.warnings[0]
+
+
+def test_mooncake_hash_ids_become_shared_segments(tmp_path):
+    rows = [
+        '{"timestamp": 0, "input_length": 2000, "output_length": 5, "hash_ids": [0, 1, 2, 3]}',
+        '{"timestamp": 3000, "input_length": 1600, "output_length": 6, "hash_ids": [0, 1, 2, 9]}',
+        '{"timestamp": 6000, "input_length": 600, "output_length": 7, "hash_ids": [0, 7]}',
+    ]
+    trace = read_trace(write(tmp_path, "mooncake.jsonl", "\n".join(rows)))
+    tree = trace.prefixes
+    assert trace.arrival.tolist() == [0, 3, 6]
+    # block 0 is shared by three, blocks 1 and 2 by two; block 3 is partial in the first (2000 tokens) and differs in the second
+    assert (tree.parent.tolist(), tree.tokens.tolist()) == ([-1, 0], [512, 1024])
+    assert [tree.paths[a:b].tolist() for a, b in zip(tree.path_start, tree.path_start[1:], strict=False)] == [[0, 1], [0, 1], [0]]
+
+
+def test_measured_run_puts_both_clocks_on_the_arrival(tmp_path):
+    names = ("input_toks", "output_toks", "arrival_time", "queued_ts", "first_token_ts", "last_token_ts")
+    values = ((10, 3, 1000.0, 50.5, 51.0, 52.0), (20, 4, 1001.0, 51.2, 52.0, 53.0))
+    rows = [json.dumps(dict(zip(names, row, strict=True))) for row in values]
+    trace = read_trace(write(tmp_path, "requests.jsonl", "\n".join(rows)))
+    assert trace.arrival.tolist() == [0.0, 1.0]
+    assert trace.first.tolist() == pytest.approx([51.0 - 50.2, 52.0 - 50.2])  # the second request waited least: offset -949.8
+
+
+def test_plain_columns_go_by_their_usual_names(tmp_path):
+    trace = read_trace(write(tmp_path, "plain.csv", "arrived_at,num_prefill_tokens,num_decode_tokens\n1.5,100,10\n2.5,200,20\n"))
+    assert (trace.arrival.tolist(), trace.prompt.tolist(), trace.output.tolist()) == ([0.0, 1.0], [100, 200], [10, 20])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("arrival,prompt,output\n1,5,5\n0.5,5,5\n", "order of time"),
+        ("arrival,prompt,output\n-1,5,5\n", "negative"),
+        ("arrival,prompt,output\n,5,5\n", "missing"),
+        ("arrival,prompt,output\n1,0,5\n", "from 1"),
+        ("arrival,prompt,output\n1,5,2.5\n", "whole number"),
+        ("arrival,prompt,output\nnan,5,5\n", "not a number"),
+        ("arrival,prompt,output\n", "no request"),
+        ("when,prompt,output\n1,5,5\n", "no column for arrival"),
+    ],
+)
+def test_wrong_rows_stop_with_one_clear_line(tmp_path, text, words):
+    with pytest.raises(FileFormatError) as caught:
+        read_trace(write(tmp_path, "bad.csv", text))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_truncated_json_names_its_line(tmp_path):
+    with pytest.raises(FileFormatError, match=r":2: not JSON"):
+        read_trace(write(tmp_path, "bad.jsonl", '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": []}\n{"timestamp": 1'))
+
+
+def test_a_missing_file_says_so(tmp_path):
+    with pytest.raises(FileFormatError, match="no such trace"):
+        read_trace(tmp_path / "absent.csv")
+
+
+def test_segments_hold_as_many_tokens_as_requests_share():
+    """Whatever the ids, walking a request's segments gives its blocks that somebody else uses too."""
+    rng = np.random.default_rng(3)
+    blocks = [[int(x) for x in rng.integers(0, 3, rng.integers(0, 6))] for _ in range(40)]
+    tree = prefix_tree(blocks, 16)
+    prefixes = [tuple(ids[:k]) for ids in blocks for k in range(1, len(ids) + 1)]
+    for place, ids in enumerate(blocks):
+        shared = sum(prefixes.count(tuple(ids[:k])) > 1 for k in range(1, len(ids) + 1))
+        walked = tree.paths[tree.path_start[place] : tree.path_start[place + 1]]
+        assert tree.tokens[walked].sum() == 16 * shared
