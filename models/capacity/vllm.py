@@ -31,7 +31,7 @@ def sized(arch: Architecture, settings: Settings, rules: PoolRules, available: i
     pool = pool_of(layers, rules, max(alignment, settings.block_size or 0), settings.pp)
     states = [layer.page for layer in layers if layer.kind == "state"]
     request = _request(settings, rules, budget, settings.context(arch))
-    found = _grouped(pool, request, rules, available)
+    found = grouped(pool, request, rules, available)
     if states and not found.refusal and seqs > found.blocks:
         found = replace(found, refusal=f"max_num_seqs ({seqs}) exceeds available Mamba cache blocks ({found.blocks})")
     return replace(found, padding=pool.layers[0].page / max(states) - 1 if states else 0.0)
@@ -59,7 +59,8 @@ def _request(settings: Settings, rules: PoolRules, budget: int, tokens: int) -> 
     return Request(tokens, flight * budget, pages)
 
 
-def _grouped(pool: Pool, request: Request, rules: PoolRules, available: int) -> Sized:
+def grouped(pool: Pool, request: Request, rules: PoolRules, available: int) -> Sized:
+    """What V1 prints for ``available`` bytes over the groups of ``pool``."""
     blocks = max(available // pool.block_bytes, 0)
     each = pool.request_blocks(request)
     concurrency = blocks / each
