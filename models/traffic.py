@@ -1,37 +1,163 @@
-"""Bytes that an output token costs, and what reading fewer of them is worth (sections 8.2.1, 8.4.2).
+"""Draw requests from a description of traffic, or take them from a trace. Pure: same description and seed, same requests.
 
-Notation
-    W        bytes of weights that a step reads, whatever its rows
-    k        bytes of KV that one sequence reads in a step
-    b        sequences of the step
-    B, t     bytes/s of the memory, seconds of the step
+Units: seconds and tokens. Lengths that are drawn round to whole tokens, at least 1. Requests that follow another one (closed
+loop, further turns) carry in ``arrival`` the pause after it, and stand behind those that arrive by the clock.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from models.describe.traffic import ArrivalProcess, ContextUpdate, Lengths, TrafficClass
+from models.errors import ContradictionError
+from models.readers.traces import Trace
+from models.simulation_types import Floats, Integers, PrefixTree, RequestArrays
 
 
-def read_per_token(weight_bytes: float, kv_bytes: float, batch: int, *, weights_elsewhere: bool = False) -> float:
-    """W / b + k; k alone where the weights lie in a store of their own (section 8.2.1)."""
-    return kv_bytes if weights_elsewhere else weight_bytes / batch + kv_bytes
+@dataclass
+class _Draft:
+    """Requests being collected: one entry each, and the prefix forest."""
+
+    arrival: list[float] = field(default_factory=list)
+    prompt: list[int] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
+    klass: list[int] = field(default_factory=list)
+    follows: list[int] = field(default_factory=list)
+    path: list[list[int]] = field(default_factory=list)
+    parent: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    warm: list[bool] = field(default_factory=list)
+
+    def node(self, parent: int, tokens: int, *, warm: bool = False) -> int:
+        self.parent.append(parent)
+        self.tokens.append(tokens)
+        self.warm.append(warm)
+        return len(self.parent) - 1
+
+    def request(self, arrival: float, prompt: int, output: int, klass: int, path: list[int], follows: int = -1) -> int:
+        for values, value in zip(
+            (self.arrival, self.prompt, self.output, self.klass, self.follows), (arrival, prompt, output, klass, follows), strict=True
+        ):
+            values.append(value)  # type: ignore[attr-defined]
+        self.path.append(path)
+        return len(self.arrival) - 1
 
 
-def balance_batch(weight_bytes: float, kv_bytes: float) -> int:
-    """Smallest batch whose KV reads reach its weight reads: ceil(W / k)."""
-    return math.ceil(weight_bytes / kv_bytes)
+def draw_lengths(lengths: Lengths, count: int, random: np.random.Generator) -> Integers:
+    """``count`` token counts."""
+    if lengths.fixed is not None:
+        values = np.full(count, lengths.fixed, np.int64)
+    elif lengths.uniform is not None:
+        values = random.integers(lengths.uniform[0], lengths.uniform[1] + 1, count)
+    elif lengths.lognormal is not None:
+        variance = math.log1p(lengths.lognormal.cv**2)
+        drawn = random.lognormal(math.log(lengths.lognormal.mean) - variance / 2, math.sqrt(variance), count)
+        values = np.maximum(np.rint(np.minimum(drawn, 1e8)), 1).astype(np.int64)
+    else:
+        values = random.choice(np.array(lengths.empirical, np.int64), count)
+    return values if lengths.most is None else np.minimum(values, lengths.most)
 
 
-def utilisation(bytes_read: float, seconds: float, bytes_per_s: float) -> float:
-    """Share of the bandwidth that a step uses: D / (B t)."""
-    return bytes_read / (bytes_per_s * seconds)
+def draw_arrivals(process: ArrivalProcess, count: int, random: np.random.Generator) -> Floats:
+    """Times of ``count`` arrivals by the clock; a closed loop gives its first requests at 0 (the rest follow)."""
+    if process.burst or process.closed_loop is not None:
+        return np.zeros(count)
+    if process.even is not None:
+        return np.arange(count) / process.even
+    if process.gamma is not None:
+        return np.cumsum(random.gamma(process.burstiness, 1.0 / (process.gamma * process.burstiness), count))
+    if process.poisson is not None:
+        return np.cumsum(random.exponential(1.0 / process.poisson, count))
+    assert process.on_off is not None
+    busy = np.cumsum(random.exponential(1.0 / process.on_off.rate, count))
+    phases, within = np.divmod(busy, process.on_off.on)
+    return np.asarray(phases * (process.on_off.on + process.on_off.off) + within)
 
 
-def net_saving(saved_bytes: float, bytes_per_s: float, conversion_s: float = 0.0) -> float:
-    """Seconds that reading ``saved_bytes`` less saves, after the conversion that it takes (section 8.4.2)."""
-    return saved_bytes / bytes_per_s - conversion_s
+def generate(classes: Mapping[str, TrafficClass], *, seed: int = 0) -> RequestArrays:
+    """Several classes at once, merged in order of arrival."""
+    draft = _Draft()
+    for klass, traffic in enumerate(classes.values()):
+        random = np.random.default_rng([seed, klass])
+        root = draft.node(-1, traffic.shared_prefix_tokens, warm=traffic.prefix_cached) if traffic.shared_prefix_tokens else -1
+        _draw_class(draft, traffic, klass, root, random)
+    return _ordered(draft, tuple(classes))
 
 
-def crossover(fixed_a: float, slope_a: float, fixed_b: float, slope_b: float) -> float:
-    """Length at which two straight lines meet: (fixed_b - fixed_a) / (slope_a - slope_b); infinite for parallel ones."""
-    return (fixed_b - fixed_a) / (slope_a - slope_b) if slope_a != slope_b else math.inf
+def _draw_class(draft: _Draft, traffic: TrafficClass, klass: int, root: int, random: np.random.Generator) -> None:
+    count = traffic.requests
+    prompt, output = draw_lengths(traffic.prompt, count, random), draw_lengths(traffic.output, count, random)
+    if root >= 0 and int(prompt.min()) < traffic.shared_prefix_tokens:
+        raise ContradictionError(
+            "a prompt is shorter than the shared prefix",
+            path="shared_prefix_tokens",
+            value=int(prompt.min()),
+            way_out="raise the prompt or shorten the prefix",
+        )
+    arrival = draw_arrivals(traffic.arrivals, count, random)
+    loop, first = traffic.arrivals.closed_loop, len(draft.arrival)
+    shared = [root] if root >= 0 else []
+    for place in range(count):
+        after = first + place - loop.concurrency if loop is not None and place >= loop.concurrency else -1
+        when = loop.think if loop is not None and after >= 0 else float(arrival[place])
+        if traffic.session is None:
+            draft.request(when, int(prompt[place]), int(output[place]), klass, shared, after)
+        else:
+            _draw_session(draft, traffic, klass, root, (when, int(prompt[place]), int(output[place])), random)
+
+
+def _draw_session(
+    draft: _Draft, traffic: TrafficClass, klass: int, root: int, start: tuple[float, int, int], random: np.random.Generator
+) -> None:
+    """Turns of one session, each after the one before; a summary is one more request, over the whole history."""
+    session = traffic.session
+    assert session is not None
+    when, prompt, output = start
+    base = [root] if root >= 0 else []
+    path = [*base, draft.node(root, prompt - sum(draft.tokens[one] for one in base) + output)]
+    before = draft.request(when, prompt, output, klass, path)
+    new, outputs = draw_lengths(session.new_tokens, session.turns - 1, random), draw_lengths(traffic.output, session.turns - 1, random)
+    for added, answer in zip(new.tolist(), outputs.tolist(), strict=True):
+        if session.context == ContextUpdate.APPEND:
+            prompt, path = prompt + output + added, [*path, draft.node(path[-1], added + answer)]
+        elif session.context == ContextUpdate.REWRITE:
+            prompt = prompt + output + added
+            path = [draft.node(-1, prompt + answer)]
+        else:
+            assert session.summary_tokens is not None
+            before = draft.request(session.think, prompt + output, session.summary_tokens, klass, path, before)
+            prompt = session.summary_tokens + added
+            path = [draft.node(-1, prompt + answer)]
+        pause = session.think if session.context != ContextUpdate.SUMMARISE else 0.0
+        before = draft.request(pause, prompt, answer, klass, path, before)
+        output = answer
+
+
+def _ordered(draft: _Draft, names: tuple[str, ...]) -> RequestArrays:
+    """Clocked requests by time, then the followers in the order in which they were drawn."""
+    follows, arrival = np.array(draft.follows, np.int64), np.array(draft.arrival, np.float64)
+    waits = follows >= 0
+    order = np.lexsort((np.arange(len(arrival)), np.where(waits, 0.0, arrival), waits))
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    paths = [draft.path[i] for i in order]
+    start = np.concatenate([[0], np.cumsum([len(path) for path in paths])]).astype(np.int64)
+    tree = PrefixTree(
+        np.array(draft.parent, np.int64), np.array(draft.tokens, np.int64), start, np.array([n for path in paths for n in path], np.int64),
+        np.array(draft.warm, np.bool_), np.zeros(len(draft.parent)),
+    )  # fmt: skip
+    linked = np.where(follows[order] >= 0, place[np.maximum(follows[order], 0)], -1)
+    return RequestArrays(
+        arrival[order], np.array(draft.prompt, np.int64)[order], np.array(draft.output, np.int64)[order],
+        klass=np.array(draft.klass, np.int64)[order] if len(names) > 1 else None, class_names=names,
+        prefixes=tree if draft.parent else None, follows=linked if waits.any() else None,
+    )  # fmt: skip
+
+
+def from_trace(trace: Trace, *, name: str = "trace", speed: float = 1.0) -> RequestArrays:
+    """The requests of a trace; ``speed`` 2 plays it twice as fast."""
+    return RequestArrays(trace.arrival / speed, trace.prompt, trace.output, class_names=(name,), prefixes=trace.prefixes)

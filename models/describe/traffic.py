@@ -1,0 +1,139 @@
+"""Richer traffic than one number: arrival processes, length distributions, sessions. ``models.traffic`` draws requests from it.
+
+Every quantity carries its unit in YAML (``4 /s``, ``250 ms``); token counts are plain integers.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from models.describe.base import Description, PerSecond, Seconds
+
+Tokens = Annotated[int, Field(ge=1, le=100_000_000, strict=True)]
+Count = Annotated[int, Field(ge=1, le=10_000_000, strict=True)]
+
+
+class Lognormal(Description):
+    """Mean and coefficient of variation of the length itself (not of its logarithm)."""
+
+    mean: Annotated[float, Field(ge=1, le=1e8)]
+    cv: Annotated[float, Field(gt=0, le=20)]
+
+
+class Lengths(Description):
+    """Exactly one of: fixed, uniform [low, high], lognormal, empirical values (drawn with replacement). ``most`` caps them."""
+
+    fixed: Tokens | None = None
+    uniform: tuple[Tokens, Tokens] | None = None
+    lognormal: Lognormal | None = None
+    empirical: Annotated[tuple[Tokens, ...], Field(min_length=1)] | None = None
+    most: Tokens | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_number(cls, value: Any) -> Any:
+        return {"fixed": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        given = [name for name in ("fixed", "uniform", "lognormal", "empirical") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of fixed, uniform, lognormal, empirical; {' and '.join(given) or 'none'} given")
+        if self.uniform is not None and self.uniform[0] > self.uniform[1]:
+            raise ValueError(f"uniform needs low <= high, not {self.uniform[0]} > {self.uniform[1]}")
+        return self
+
+
+class ClosedLoop(Description):
+    """``concurrency`` clients, each of which sends its next request ``think`` after the answer to the last one."""
+
+    concurrency: Count
+    think: Seconds = 0.0
+
+
+class OnOff(Description):
+    """Poisson arrivals of ``rate`` while on, none while off, in turn."""
+
+    rate: PerSecond
+    on: Seconds
+    off: Seconds
+
+    @model_validator(mode="after")
+    def _positive(self) -> Self:
+        if self.rate <= 0 or self.on <= 0 or self.off < 0:
+            raise ValueError("rate and on must be above 0, off must not be negative")
+        return self
+
+
+class ArrivalProcess(Description):
+    """Exactly one of: burst (all at once), poisson, gamma (with ``burstiness``, 1 = Poisson), uniform (even spacing), loop, phases.
+
+    ``burstiness`` is the shape of the gamma distribution of gaps, as in vLLM's benchmark: coefficient of variation 1 / sqrt(b).
+    """
+
+    burst: bool = False
+    poisson: PerSecond | None = None
+    gamma: PerSecond | None = None
+    burstiness: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    even: PerSecond | None = None
+    closed_loop: ClosedLoop | None = None
+    on_off: OnOff | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        given = [name for name in ("poisson", "gamma", "even", "closed_loop", "on_off") if getattr(self, name) is not None]
+        given += ["burst"] if self.burst else []
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of burst, poisson, gamma, even, closed_loop, on_off; {' and '.join(given) or 'none'} given")
+        if any(rate == 0 for rate in (self.poisson, self.gamma, self.even)):
+            raise ValueError("a rate must be above 0")
+        if self.burstiness != 1.0 and self.gamma is None:
+            raise ValueError("burstiness belongs to gamma arrivals")
+        return self
+
+
+class ContextUpdate(StrEnum):
+    """What the next turn sends (section 8.3.3): everything so far, everything behind a new front, or a summary of it."""
+
+    APPEND = "append"
+    REWRITE = "rewrite"
+    SUMMARISE = "summarise"
+
+
+class Session(Description):
+    """Turns of one conversation. ``think`` passes between an answer and the next turn (a person, or a tool)."""
+
+    turns: Annotated[int, Field(ge=1, le=10_000, strict=True)]
+    new_tokens: Lengths  # what each further turn adds
+    think: Seconds = 0.0
+    context: ContextUpdate = ContextUpdate.APPEND
+    summary_tokens: Tokens | None = None
+
+    @model_validator(mode="after")
+    def _summary(self) -> Self:
+        if (self.context == ContextUpdate.SUMMARISE) != (self.summary_tokens is not None):
+            raise ValueError("summary_tokens belongs to context 'summarise', and is needed there")
+        return self
+
+
+class TrafficClass(Description):
+    """Requests of one kind, to be drawn."""
+
+    requests: Count
+    prompt: Lengths
+    output: Lengths
+    arrivals: ArrivalProcess
+    shared_prefix_tokens: Annotated[int, Field(ge=0, le=100_000_000, strict=True)] = 0
+    prefix_cached: bool = False
+    session: Session | None = None
+
+    @model_validator(mode="after")
+    def _prefix(self) -> Self:
+        if self.prefix_cached and not self.shared_prefix_tokens:
+            raise ValueError("prefix_cached needs shared_prefix_tokens above 0")
+        if self.session is not None and self.arrivals.closed_loop is not None:
+            raise ValueError("a session paces its own turns; give its first turns an open arrival process")
+        return self
