@@ -37,7 +37,9 @@ def capacity(
     draft_tokens: Annotated[int, typer.Option(help="Drafted tokens of a step.")] = 0,
     parallel: Annotated[int, typer.Option(help="Slots (llama.cpp).")] = 1,
     micro_batch: Annotated[int, typer.Option(help="Tokens of a micro-batch (llama.cpp -ub).")] = 512,
-    available_kv: Annotated[str | None, typer.Option(help="Bytes of the pool, e.g. 16GiB; what is not rounded is exact.")] = None,
+    available_kv: Annotated[
+        list[str] | None, typer.Option(help="Bytes of the pool, e.g. 16GiB (exact) or 3.81GiB (rounded); repeat it for each rank.")
+    ] = None,
     weights: Annotated[str | None, typer.Option(help=Rank)] = None,
     non_torch: Annotated[str | None, typer.Option(help=Rank)] = None,
     activation: Annotated[str | None, typer.Option(help=Rank)] = None,
@@ -51,9 +53,7 @@ def capacity(
     from models.catalog.devices import load_device
     from models.readers.load import load_architecture
 
-    measured = _measured(
-        log, {"available": available_kv, "weights": weights, "non_torch": non_torch, "activation": activation, "graph": graphs}
-    )
+    measured = _measured(log, available_kv or [], {"weights": weights, "non_torch": non_torch, "activation": activation, "graph": graphs})
     report = capacity_report(
         load_architecture(model), load_device(device) if device else None, engine, engine_version, measured=measured,
         tp=tp, pp=pp, attention_dp=attention_dp, max_model_len=max_model_len, gpu_memory_utilization=gpu_memory_utilization,
@@ -68,7 +68,7 @@ def capacity(
     return output.show(capacity_view(report))
 
 
-def _measured(log: str | None, given: dict[str, str | None]) -> Measured:
+def _measured(log: str | None, ranks: list[str], given: dict[str, str | None]) -> Measured:
     """What is given by hand, over what the log says; a number written with decimals is rounded to its last one."""
     from dataclasses import replace
 
@@ -78,8 +78,9 @@ def _measured(log: str | None, given: dict[str, str | None]) -> Measured:
     from planner.start_log import measured_from_log
 
     sizes: dict[str, Any] = {name: parse_bytes(text, f"--{name.replace('_', '-')}") for name, text in given.items() if text is not None}
-    if given["available"] is not None:
-        sizes["resolution"] = half_of_last_digit(given["available"])
+    if ranks:
+        sizes["ranks"] = tuple(parse_bytes(text, "--available-kv") for text in ranks)
+        sizes["resolution"] = max(half_of_last_digit(text) for text in ranks)
     return replace(measured_from_log(log) if log else Measured(), **sizes)
 
 

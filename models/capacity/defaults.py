@@ -13,6 +13,7 @@ from models.describe.hardware import Device
 from models.errors import ContradictionError, UnknownNameError
 
 _UNLIMITED = 1 << 16  # requests, where the engine itself sets no limit
+_LIMIT = 1_000_000  # largest sizes that a configuration takes; no list of shapes reaches them
 _NO_TIER = 1 << 30  # a device that is not known takes the smallest tier
 _DRAFTS = {"eagle": DraftSource.EAGLE, "mtp": DraftSource.MTP, "dflash": DraftSource.DFLASH, "lookup": DraftSource.LOOKUP}
 
@@ -44,7 +45,11 @@ def largest_step(
     if engine.budget_covers_seqs and tokens < rows:
         raise ContradictionError(f"is below max_num_seqs {rows}", path="max_num_batched_tokens", value=tokens, way_out="raise it")
     running = rows if settings.max_num_seqs or tier.max_num_seqs or rules.scheme == "uniform_blocks" else _UNLIMITED
-    captured = () if settings.enforce_eager or rules.scheme == "context" else _captured(engine, settings, memory, device, tokens, running)
+    captured = (
+        ()
+        if settings.enforce_eager or rules.scheme in ("context", "uniform_blocks")
+        else _captured(engine, settings, memory, device, tokens, running)
+    )
     return Step(tokens, min(rows, tokens), captured)
 
 
@@ -60,7 +65,15 @@ def _unchunked(arch: Architecture, settings: Settings, rules: PoolRules, context
 def _captured(engine: Engine, settings: Settings, memory: int, device: Device | None, tokens: int, running: int) -> tuple[int, ...]:
     draft = _DRAFTS.get(settings.draft, DraftSource.NONE)
     asked = Configuration(
-        max_num_seqs=running, max_num_batched_tokens=tokens, draft=draft, draft_tokens=settings.draft_tokens, tensor_parallel=settings.tp
+        max_num_seqs=min(running, _LIMIT),
+        max_num_batched_tokens=min(tokens, _LIMIT),
+        draft=draft,
+        draft_tokens=settings.draft_tokens,
+        tensor_parallel=settings.tp,
     )
-    datacentre = device is not None and device.architecture.startswith("Blackwell") and device.id[:2] in ("b1", "b2", "b3", "gb")
-    return engine.captured_sizes(asked, device_memory=memory, datacentre_blackwell=datacentre)
+    return engine.captured_sizes(asked, device_memory=memory, datacentre_blackwell=is_datacentre_blackwell(device))
+
+
+def is_datacentre_blackwell(device: Device | None) -> bool:
+    """Compute capability 10.x."""
+    return device is not None and device.architecture.startswith("Blackwell") and device.id[:2] in ("b1", "b2", "b3", "gb")

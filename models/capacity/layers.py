@@ -17,6 +17,7 @@ from models.errors import NotCoveredError
 from models.facts.kv import layer_kv_bytes
 from models.facts.weights import check_tensor_parallel
 
+_FLASH_LATENT = 576  # elements of a latent and its rotary part that FlashMLA is built for
 Kind = Literal["full", "window", "chunk", "state"]
 
 
@@ -36,12 +37,16 @@ class CacheLayer:
         return replace(self, block=block, page=block * self.token_bytes)
 
 
-def default_block(arch: Architecture, settings: Settings, rules: PoolRules) -> int:
-    """Tokens of a block: the flag's, or the engine's own for this kind of attention."""
+def default_block(arch: Architecture, settings: Settings, rules: PoolRules, *, datacentre_blackwell: bool = False) -> int:
+    """Tokens of a block: the flag's, or the engine's own for this kind of attention and device."""
     if settings.block_size is not None:
         return settings.block_size
-    indexed = any(g.attention and g.attention.indexer for g in arch.layers)
-    return rules.indexed_block_tokens if indexed and rules.indexed_block_tokens else rules.block_tokens
+    attention = [g.attention for g in arch.layers if g.attention]
+    if rules.indexed_block_tokens and any(a.indexer for a in attention):
+        return rules.indexed_block_tokens
+    latent = any(a.kind == "latent" and a.latent_dim + a.rope_dim == _FLASH_LATENT for a in attention)
+    special = rules.latent_block_datacentre_blackwell if datacentre_blackwell else rules.latent_block_tokens
+    return special if latent and special else rules.block_tokens
 
 
 def cache_layers(arch: Architecture, settings: Settings, kv_format: str, block: int, *, windows: str) -> tuple[CacheLayer, ...]:

@@ -11,7 +11,8 @@ from typing import Any
 
 from models.capacity import llama_cpp, sglang, trtllm, vllm
 from models.capacity.balance import Balance, Step, balance
-from models.capacity.defaults import largest_step, launch_rules
+from models.capacity.defaults import is_datacentre_blackwell, largest_step, launch_rules
+from models.capacity.layers import default_block
 from models.capacity.settings import Measured, Settings, check_model
 from models.capacity.sized import Sized
 from models.capacity.wording import assumptions, printed, warnings
@@ -39,6 +40,7 @@ class CapacityReport:
     high: Sized
     interval: tuple[int, int]
     balance: Balance | None
+    context: int  # the model's own longest
 
     @property
     def fits(self) -> bool:
@@ -56,6 +58,7 @@ def capacity(
     """
     asked, known = settings or Settings(), measured or Measured()
     check_model(arch, asked)
+    asked = replace(asked, block_size=default_block(arch, asked, rules, datacentre_blackwell=is_datacentre_blackwell(device)))
     step = largest_step(arch, device, asked, rules, launch_rules(rules, rules.version), known.total)
     parts = balance(arch, device, asked, rules, known, step)
     pool = known.pool
@@ -69,7 +72,7 @@ def capacity(
     ends = (int(middle - half), int(middle + half))
     of = [_sized(arch, asked, rules, value, step, given=pool is not None) for value in (middle, *ends)]
     name = device.id if device else ""
-    return CapacityReport(arch.name, name, rules, asked, step, middle, pool is not None, of[0], of[1], of[2], ends, parts)
+    return CapacityReport(arch.name, name, rules, asked, step, middle, pool is not None, of[0], of[1], of[2], ends, parts, arch.context)
 
 
 def _sized(arch: Architecture, settings: Settings, rules: PoolRules, available: int, step: Step, *, given: bool) -> Sized:
@@ -96,7 +99,7 @@ def capacity_report(
 
 def as_json(report: CapacityReport) -> dict[str, Any]:
     """The report as plain data: numbers in bytes and tokens, and the lines as the engine words them."""
-    pool, rules = report.pool, report.rules
+    pool, rules, asked = report.pool, report.rules, report.settings.max_model_len
     return {
         "model": report.model, "device": report.device or None, "engine": rules.engine, "engine_version": rules.version,
         "rules_since": rules.since, "fits": report.fits,
@@ -113,8 +116,9 @@ def as_json(report: CapacityReport) -> dict[str, Any]:
         },
         "breakdown": None if report.balance is None else asdict(report.balance),
         "step": {"max_num_batched_tokens": report.step.tokens, "rows": report.step.rows, "captured_sizes": list(report.step.captured)},
-        "printed": printed(report.pool, rules, report.settings.max_model_len, report.available, pool.concurrency),
-        "warnings": warnings(rules, pool), "assumptions": assumptions(rules, given=report.given), "sources": list(rules.sources),
+        "printed": printed(pool, rules, asked or report.context, report.available),
+        "warnings": warnings(rules, pool, asked, report.context),
+        "assumptions": assumptions(rules, given=report.given), "sources": list(rules.sources),
     }  # fmt: skip
 
 

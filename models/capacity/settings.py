@@ -97,18 +97,15 @@ class Settings:
 
     def context(self, arch: Architecture) -> int:
         """Tokens of the longest request."""
+        if not (self.max_model_len or arch.context):
+            raise InputError("the model tells no longest context", path="max_model_len", way_out="give max_model_len")
         return self.max_model_len or arch.context
 
 
 def check_model(arch: Architecture, settings: Settings) -> None:
-    """The model against the flags: layers over stages, windows inside the context."""
+    """The model against the flags: layers over stages (the reader has checked windows, the facts check heads over ranks)."""
     if settings.pp > max(arch.layer_count, 1):
         raise ContradictionError(f"more stages than {arch.layer_count} layers", path="pp", value=settings.pp)
-    windows = [g.attention.window for g in arch.layers if g.attention and g.attention.window]
-    if windows and arch.context and max(windows) > arch.context:
-        raise ContradictionError(
-            f"a window of {max(windows)} is larger than the context", path="max_position_embeddings", value=arch.context
-        )
 
 
 def _within(path: str, value: int | None, least: int) -> None:

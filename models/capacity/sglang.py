@@ -24,7 +24,7 @@ _PARTITION = 256  # tokens of one partition of AITER's paged attention
 def sized(arch: Architecture, settings: Settings, rules: PoolRules, rest: int, *, given: bool) -> Sized:
     """The pool in ``rest`` bytes; ``given``: that is the logged size of the cache (without indexer keys where the version logs none)."""
     page = default_block(arch, settings, rules)
-    layers = cache_layers(arch, settings, kv_cache_format(arch, settings), page, windows=rules.windows)
+    layers = cache_layers(arch, settings, kv_cache_format(arch, settings, rules), page, windows=rules.windows)
     stored = _per_token(layers, settings, "full") + _per_token(layers, settings, "window", "chunk")
     cell = stored if rules.indexer_in_cell else stored - _indexer(arch, settings)
     states, left = _states(layers, rules, rest, given=given)

@@ -16,7 +16,7 @@ from models.describe.architecture import Architecture
 def sized(arch: Architecture, settings: Settings, rules: PoolRules, available: int) -> Sized:
     """The pool in ``available`` bytes (the fraction already taken)."""
     block = default_block(arch, settings, rules)
-    layers = cache_layers(arch, settings, kv_cache_format(arch, settings), block, windows="full")
+    layers = cache_layers(arch, settings, kv_cache_format(arch, settings, rules), block, windows="full")
     each = block * sum(-(-layer.count // settings.pp) * layer.token_bytes for layer in layers)
     states = (settings.max_num_seqs or rules.max_num_seqs) * sum(layer.count * layer.page for layer in layers if layer.kind == "state")
     blocks = max(available - states, 0) // each if each else 0

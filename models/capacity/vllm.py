@@ -23,7 +23,7 @@ def sized(arch: Architecture, settings: Settings, rules: PoolRules, available: i
     """The pool in ``available`` bytes; ``budget`` tokens of a step, ``seqs`` requests at most."""
     block = default_block(arch, settings, rules)
     windows = rules.windows if settings.hybrid_manager else "full"
-    layers = cache_layers(arch, settings, kv_cache_format(arch, settings), block, windows=windows)
+    layers = cache_layers(arch, settings, kv_cache_format(arch, settings, rules), block, windows=windows)
     if rules.scheme == "uniform_blocks":
         return _blocks_over_all_layers(layers, settings, settings.context(arch), available, block)
     latent = any(g.attention and g.attention.kind == "latent" for g in arch.layers)
@@ -37,11 +37,13 @@ def sized(arch: Architecture, settings: Settings, rules: PoolRules, available: i
     return replace(found, padding=pool.layers[0].page / max(states) - 1 if states else 0.0)
 
 
-def kv_cache_format(arch: Architecture, settings: Settings) -> str:
+def kv_cache_format(arch: Architecture, settings: Settings, rules: PoolRules) -> str:
     """The cache's number format: the flag's; ``auto``: the checkpoint's own, else the model's 16 bits. Checked by name."""
     asked = settings.kv_cache_dtype
     if asked == "auto":
         asked = arch.kv_format if arch.kv_format not in ("auto", "") else "bf16"
+        if rules.indexed_auto_kv and any(g.attention and g.attention.indexer for g in arch.layers):
+            asked = rules.indexed_auto_kv
     indexed = any(g.attention and g.attention.indexer and g.attention.kind == "latent" for g in arch.layers)
     name = kv_format(asked).name
     return "fp8_ds_mla" if indexed and name.startswith("fp8_e4m3") else name

@@ -9,17 +9,17 @@ from models.units import GIB
 _PADDING_WORTH_SAYING = 0.05
 
 
-def printed(pool: Sized, rules: PoolRules, context: int | None, available: int, concurrency: float) -> list[str]:
+def printed(pool: Sized, rules: PoolRules, context: int, available: int) -> list[str]:
     """Start-up lines as this engine and version word them."""
     gib = f"{available / GIB:.2f}"
-    of = f" for {context:,} tokens per request" if context else ""
+    concurrency = f"Maximum concurrency for {context:,} tokens per request: {pool.concurrency:.2f}x"
     if rules.scheme == "uniform_blocks":
-        return [f"# GPU blocks: {pool.blocks}", f"Maximum concurrency{of}: {concurrency:.2f}x"]
+        return [f"# GPU blocks: {pool.blocks}", concurrency]
     if rules.scheme == "groups":
         lines = [f"Available KV cache memory: {gib} GiB"]
         if pool.refusal:
             return [*lines, pool.refusal]
-        return [*lines, f"GPU KV cache size: {pool.tokens:,} tokens", f"Maximum concurrency{of}: {concurrency:.2f}x"]
+        return [*lines, f"GPU KV cache size: {pool.tokens:,} tokens", concurrency]
     if rules.scheme == "static_fraction":
         return [f"max_total_num_tokens={pool.tokens}", f"KV Cache is allocated. KV size: {(pool.pool_bytes or 0) / GIB:.2f} GB"]
     if rules.scheme == "context":
@@ -27,9 +27,11 @@ def printed(pool: Sized, rules: PoolRules, context: int | None, available: int, 
     return [f"Max KV cache blocks {pool.blocks}, {pool.tokens} tokens"]
 
 
-def warnings(rules: PoolRules, pool: Sized) -> list[str]:
+def warnings(rules: PoolRules, pool: Sized, asked: int | None, context: int) -> list[str]:
     """What the numbers do not show by themselves."""
     found = []
+    if asked is not None and context and asked > context:
+        found.append(f"{asked:,} tokens are more than the model's own context of {context:,}: the engine asks for a rope scaling")
     if pool.padding > _PADDING_WORTH_SAYING:
         found.append(f"state pages are padded by {100 * pool.padding:.1f} % to the attention page")
     if pool.window_tokens is not None and rules.scheme == "static_fraction":

@@ -16,6 +16,7 @@ from models.describe.engine import parse_version
 from models.errors import UnknownNameError
 
 _FILE = Path(__file__).parent / "pool_rules.json"
+_NEWEST = ("main", "master", "nightly", "latest")
 
 Scheme = Literal["uniform_blocks", "groups", "static_fraction", "context", "free_fraction"]
 
@@ -32,6 +33,9 @@ class PoolRules(Description):
     windows: Literal["full", "own"]  # windowed layers hold every token, or their window
     block_tokens: int
     indexed_block_tokens: int | None = None  # where an indexer picks the tokens; None: the same
+    latent_block_tokens: int | None = None  # 576-wide latents (FlashMLA); None: the same
+    latent_block_datacentre_blackwell: int | None = None
+    indexed_auto_kv: str | None = None  # what ``auto`` means where an indexer picks the tokens; None: the model's own
     utilization: float | None
     prints: Literal["blocks", "tokens_of_blocks", "tokens_of_concurrency"] = "tokens_of_blocks"
     needs: Literal["pool", "layers", "first_group", "groups"] = "pool"  # how "needed" is counted in a refusal
@@ -77,17 +81,19 @@ def pool_rules(engine: str, version: str | None = None) -> PoolRules:
     """Rules of ``engine`` at ``version`` (None: the newest)."""
     name = _name(engine)
     rule_sets: list[dict[str, Any]] = _file()[name]["rule_sets"]
-    asked = None if version is None else parse_version(version)
+    newest = version is None or version.strip().lower() in _NEWEST
+    asked = None if newest or version is None else parse_version(version)
     chosen = [r for r in rule_sets if asked is None or parse_version(r["from"]) <= asked]
     if not chosen:
         raise UnknownNameError(
             f"no pool rules for this version of {_file()[name]['title']}", path="engine.version", value=version,
             way_out=f"known from {rule_sets[0]['from']} on",
         )  # fmt: skip
+    named = chosen[-1]["from"] if newest or version is None else version.strip()
     values: dict[str, Any] = {}
     for rules in chosen:
         values |= rules["values"]
     return PoolRules(
-        engine=name, title=_file()[name]["title"], version=version or chosen[-1]["from"], since=chosen[-1]["from"],
+        engine=name, title=_file()[name]["title"], version=named, since=chosen[-1]["from"],
         sources=tuple(rules["source"] for rules in chosen), **values,
     )  # fmt: skip

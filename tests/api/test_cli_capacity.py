@@ -87,3 +87,8 @@ def test_bad_input_is_one_clear_line(more, words, capsys):
     assert out == ""
     assert words in err
     assert err.count("\n") == 1
+
+
+def test_the_rank_with_the_least_memory_decides(capsysbinary):
+    found = answer([*QWEN, "--available-kv", "16GiB", "--available-kv", "12GiB"], capsysbinary)
+    assert found["available_kv_bytes"] == 12 * GIB
