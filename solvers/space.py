@@ -24,6 +24,24 @@ LARGEST_BUDGET = 32768
 LONGEST_DRAFT = 15
 
 
+ENGINE_FLAGS: dict[str, tuple[str | None, str | None, str | None, str | None]] = {
+    "max_num_seqs": ("--max-num-seqs", "--max-running-requests", "--parallel", "max_batch_size"),
+    "max_num_batched_tokens": ("--max-num-batched-tokens", "--max-prefill-tokens", "--batch-size", "max_num_tokens"),
+    "prefill_chunk": ("--long-prefill-token-threshold", "--chunked-prefill-size", None, None),
+    "kv_format": ("--kv-cache-dtype", "--kv-cache-dtype", "--cache-type-k", "kv_cache_config"),
+    "weight_format": ("--quantization", "--quantization", None, None),
+    "prefix_sharing": ("--enable-prefix-caching", "--disable-radix-cache", "--cache-prompt", "enable_block_reuse"),
+    "offload_layers": ("--offload-group-size", "--offload-group-size", "--gpu-layers", None),
+    "prefetch_buffers": ("--offload-prefetch-step", "--offload-prefetch-step", None, None),
+    "draft": ("--speculative-config", "--speculative-algorithm", "--spec-type", "decoding_type"),
+    "draft_tokens": ("num_speculative_tokens", "--speculative-num-draft-tokens", "--spec-draft-n-max", "max_draft_len"),
+    "admission_limit": ("--max-num-queued-reqs", "--max-queued-requests", None, None),
+    "tensor_parallel": ("--tensor-parallel-size", "--tp-size", "--tensor-split", "tensor_parallel_size"),
+    "cuda_graphs": ("--enforce-eager", "--cuda-graph-backend-decode", "GGML_CUDA_DISABLE_GRAPHS", "cuda_graph_config"),
+    "captured_sizes": ("--cudagraph-capture-sizes", "--cuda-graph-bs-decode", None, "batch_sizes"),
+}
+
+
 @dataclass(frozen=True)
 class Variable:
     """One decision variable: its name in scenarios, unit, meaning and whole domain for a case."""
@@ -33,6 +51,11 @@ class Variable:
     meaning: str
     domain: Callable[[Case], tuple[Any, ...]]
     default: Callable[[Case], Any]
+
+    @property
+    def flags(self) -> dict[str, str | None]:
+        """The newest release's own argument by engine; None where it has none (``planner.launch`` renders by version)."""
+        return dict(zip(("vllm", "sglang", "llama_cpp", "trtllm"), ENGINE_FLAGS[self.name], strict=True))
 
 
 def _sequences(case: Case) -> tuple[int, ...]:
