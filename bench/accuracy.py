@@ -112,8 +112,10 @@ def _scale(model: AdditiveModel, measured: Floats, train: Ints, groups: dict[str
     where = {row: i for i, row in enumerate(train)}
     blocks = [np.array([where[r] for r in rows[keep:] if r in where], dtype=np.intp) for rows in groups.values()]
     errors = model.held_out(fit, [b for b in blocks if len(b)])
-    joined = np.concatenate(errors) if errors else np.array([])
-    return fit, interval_scale(joined, COVERAGE, QUANTILE) if len(joined) >= _ENOUGH else 1.0
+    if sum(map(len, errors)) < _ENOUGH:
+        return fit, 1.0
+    weights = np.concatenate([np.full(len(e), 1 / len(e)) for e in errors])  # a new group is one draw from groups, not from rows
+    return fit, interval_scale(np.concatenate(errors), COVERAGE, QUANTILE, weights)
 
 
 def evaluate(model: AdditiveModel, measured: Floats, groups: dict[str, Ints], keep: int, passes: int = 4) -> Outcome:

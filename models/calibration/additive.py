@@ -203,11 +203,15 @@ class AdditiveModel:
         return found
 
 
-def interval_scale(errors: Floats, coverage: float, quantile: float) -> float:
+def interval_scale(errors: Floats, coverage: float, quantile: float, weights: Floats | None = None) -> float:
     """Factor on the standard deviations so that ``coverage`` of the standardised ``errors`` lie within ``quantile`` deviations.
 
     Conformal in spirit: where the prior was too narrow or too wide for this kind of run, the intervals learn it from held-out runs.
     """
     if not len(errors):
         return 1.0
-    return float(np.quantile(np.abs(errors), coverage) / quantile)
+    size = np.abs(errors)
+    order = np.argsort(size)
+    share = np.cumsum(np.ones_like(size) if weights is None else weights[order])
+    at = int(np.searchsorted(share, coverage * share[-1]))
+    return float(size[order[min(at, len(size) - 1)]] / quantile)
