@@ -88,9 +88,9 @@ def build(rows: list[Row], facts: list[LoadFacts], metric: str) -> AdditiveModel
     features = np.array([[*f.features, 2.0 * (r.years or 0.0)] for f, r in zip(facts, rows, strict=True)])
     table = Table(names, np.array([[t[n] for n in names] for t in terms]), np.array([spec[n] for n in names]), features, labels_of(rows))
     width = tuple(widths["width"].get(n, 1.0) for n in names)
-    lengths = tuple(widths["lengths"].values())
+    lengths, noise = tuple(widths["lengths"].values()), widths["noise_sd"]["step" if metric == "tpot" else "first_token"]
     return AdditiveModel(
-        table, Kernel(width, widths["shared_sd"], widths["term_sd"], widths["offset_sd"], widths["smooth_sd"], lengths, widths["noise_sd"])
+        table, Kernel(width, widths["shared_sd"], widths["term_sd"], widths["offset_sd"], widths["smooth_sd"], lengths, noise)
     )
 
 

@@ -22,21 +22,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.held_out import Floats, head
 from models.calibration.evidence import Evidence, StepObservation, from_steps, joined, step_of
 from models.calibration.step_fit import fit_steps
+from models.calibration.template import step_template
 from models.catalog.devices import load_device
 from models.catalog.step_prior import step_prior
-from models.facts.flops import flops_per_logit_row, flops_per_pair, flops_per_token
 from models.facts.kv import kv_bytes_per_token
-from models.facts.weights import tensors_of
-from models.kernels.step import PHYSICAL, StepModel, step_seconds
+from models.kernels.step import StepModel, step_seconds
 from models.readers.load import load_architecture
 
 ARCH, DEVICE = load_architecture("Qwen/Qwen3-8B"), load_device("rtx-pro-6000-ws")
 BUDGET = 4096  # tokens of a chunk in that experiment
 KV = kv_bytes_per_token(ARCH)
-TEMPLATE = StepModel(
-    PHYSICAL, DEVICE.peak("bf16"), DEVICE.memory_bandwidth_bytes_per_s, float(flops_per_token(ARCH)), float(flops_per_logit_row(ARCH)),
-    float(flops_per_pair(ARCH)), float(sum(n * t.nbytes() for n, t in tensors_of(ARCH) if t.role != "embedding")), 0.0, 0.0,
-)  # fmt: skip
+TEMPLATE = step_template(ARCH, DEVICE)
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

@@ -29,7 +29,7 @@ from models.facts.kv import kv_bytes
 from models.facts.reads import context_read_bytes, state_read_bytes
 from models.facts.weights import tensors_of
 
-_SOFT = 0.15  # width of the onset of queueing, relative to the capacity: blocks, uneven lengths
+_SOFT = 0.1  # width of the onset of queueing, relative to the capacity: blocks, uneven lengths
 _MEMORY_SHARE = 0.9  # engines' default share of the device memory
 _LEAST_SHARE = 0.02  # of the device memory left for KV where the weights alone fill it
 
