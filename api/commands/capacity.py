@@ -33,7 +33,8 @@ def capacity(
     prefix_caching: Annotated[
         bool | None, typer.Option("--enable-prefix-caching/--no-enable-prefix-caching", help="Default: by version.")
     ] = None,
-    draft: Annotated[str, typer.Option(help="none, lookup, eagle, mtp or dflash.")] = "none",
+    draft: Annotated[str, typer.Option(help="none, lookup, eagle, mtp, dflash or model.")] = "none",
+    draft_model: Annotated[str | None, typer.Option(help="The draft's own shape; default: shaped like the model's layers.")] = None,
     draft_tokens: Annotated[int, typer.Option(help="Drafted tokens of a step.")] = 0,
     parallel: Annotated[int, typer.Option(help="Slots (llama.cpp).")] = 1,
     micro_batch: Annotated[int, typer.Option(help="Tokens of a micro-batch (llama.cpp -ub).")] = 512,
@@ -59,7 +60,8 @@ def capacity(
         tp=tp, pp=pp, attention_dp=attention_dp, max_model_len=max_model_len, gpu_memory_utilization=gpu_memory_utilization,
         max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, kv_cache_dtype=kv_cache_dtype,
         weight_format=weight_format, block_size=block_size, enforce_eager=enforce_eager, enable_prefix_caching=prefix_caching,
-        draft=draft, draft_tokens=draft_tokens, parallel=parallel, micro_batch=micro_batch,
+        draft=draft, draft_tokens=draft_tokens, draft_model=load_architecture(draft_model) if draft_model else None,
+        parallel=parallel, micro_batch=micro_batch,
     )  # fmt: skip
     if as_json:
         return output.write_json(report)

@@ -19,11 +19,12 @@ from math import ceil, sqrt
 
 from models import facts
 from models.capacity.llama_cpp import compute_bytes
-from models.capacity.settings import Measured, Settings
+from models.capacity.settings import DRAFT_SOURCES, Measured, Settings
 from models.catalog.estimates_catalog import Guess, estimates, guess, visible_memory
 from models.catalog.pool_rules import PoolRules
 from models.describe.architecture import Architecture
 from models.describe.hardware import Device
+from models.drafts import draft_shape
 from models.errors import InputError
 from models.memory import activation_bytes_per_token, graph_bytes
 
@@ -107,7 +108,7 @@ def _slopes(rules: PoolRules, share: float) -> tuple[float, float, float, float,
 
 def weight_bytes(arch: Architecture, settings: Settings) -> int:
     """Weights that one rank loads (the fullest stage), with the rotary table of its positions."""
-    whole = facts.weight_bytes(arch, settings.weight_format, settings.tp, mtp=settings.draft == "mtp")
+    whole = facts.weight_bytes(arch, settings.weight_format, settings.tp) + _draft_weights(arch, settings)
     if settings.attention_dp > 1:  # attention is not cut over the ranks that serve other requests
         cut, own = (facts.weight_bytes_of(arch, settings.weight_format, tp, ("attention",)) for tp in (settings.tp, settings.attention_tp))
         whole += own - cut
@@ -118,6 +119,14 @@ def weight_bytes(arch: Architecture, settings: Settings) -> int:
     ends = facts.weight_bytes_of(arch, settings.weight_format, settings.tp, ("embedding", "head", "position", "vision"))
     layers = -(-arch.layer_count // settings.pp)
     return int((whole - ends) * layers / arch.layer_count) + ends // 2 + table
+
+
+def _draft_weights(arch: Architecture, settings: Settings) -> int:
+    if settings.draft == "none":
+        return 0
+    if settings.draft_model is not None:
+        return facts.weight_bytes(settings.draft_model, tp=settings.tp)
+    return draft_shape(arch, DRAFT_SOURCES[settings.draft], None, settings.tp).weight_bytes
 
 
 def default_fraction(total: int, settings: Settings, step: Step) -> float:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from models.capacity.balance import Step
-from models.capacity.settings import Settings
+from models.capacity.settings import DRAFT_SOURCES, Settings
 from models.catalog.engines import engine_versions, load_engine
 from models.catalog.pool_rules import PoolRules
 from models.describe.architecture import Architecture
-from models.describe.configuration import Configuration, DraftSource
+from models.describe.configuration import Configuration
 from models.describe.engine import Engine, parse_version
 from models.describe.hardware import Device
 from models.errors import ContradictionError, UnknownNameError
@@ -15,7 +15,6 @@ from models.errors import ContradictionError, UnknownNameError
 _UNLIMITED = 1 << 16  # requests, where the engine itself sets no limit
 _LIMIT = 1_000_000  # largest sizes that a configuration takes; no list of shapes reaches them
 _NO_TIER = 1 << 30  # a device that is not known takes the smallest tier
-_DRAFTS = {"eagle": DraftSource.EAGLE, "mtp": DraftSource.MTP, "dflash": DraftSource.DFLASH, "lookup": DraftSource.LOOKUP}
 
 
 def launch_rules(rules: PoolRules, version: str | None) -> Engine:
@@ -63,7 +62,7 @@ def _unchunked(arch: Architecture, settings: Settings, rules: PoolRules, context
 
 
 def _captured(engine: Engine, settings: Settings, memory: int, device: Device | None, tokens: int, running: int) -> tuple[int, ...]:
-    draft = _DRAFTS.get(settings.draft, DraftSource.NONE)
+    draft = DRAFT_SOURCES[settings.draft]
     asked = Configuration(
         max_num_seqs=min(running, _LIMIT),
         max_num_batched_tokens=min(tokens, _LIMIT),

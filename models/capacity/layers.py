@@ -57,7 +57,7 @@ def cache_layers(arch: Architecture, settings: Settings, kv_format: str, block: 
     for group in arch.layers:
         for layer in _of(group.attention, group.state, settings, kv_format, block, windows):
             found[layer] = found.get(layer, 0) + group.count
-    for layer, count in _draft(arch, settings, kv_format, block):
+    for layer, count in _draft(arch, settings, kv_format, block, windows):
         found[layer] = found.get(layer, 0) + count
     return tuple(replace(layer, count=count) for layer, count in found.items())
 
@@ -106,8 +106,11 @@ def state_bytes(state: RecurrentState, tp: int, draft_tokens: int) -> int:
     return (state.recurrent_elements * state.recurrent_bits // 8) // tp + (columns * state.convolution_bits // 8) // tp
 
 
-def _draft(arch: Architecture, settings: Settings, kv_format: str, block: int) -> list[tuple[CacheLayer, int]]:
-    """Layers that a draft adds: full attention shaped like the model's own (a head's shape is the draft's, which is not described here)."""
+def _draft(arch: Architecture, settings: Settings, kv_format: str, block: int, windows: str) -> list[tuple[CacheLayer, int]]:
+    """Layers that a draft adds: its own where it is described, else full attention shaped like the model's."""
+    if settings.draft_model is not None:
+        groups = settings.draft_model.layers
+        return [(layer, g.count) for g in groups for layer in _of(g.attention, g.state, settings, kv_format, block, windows)]
     count = draft_layers(settings.draft)
     full = [g.attention for g in arch.layers if g.attention and g.attention.window is None and not g.attention.shares_kv]
     if count == 0 or not full:

@@ -118,7 +118,7 @@ def as_json(report: CapacityReport) -> dict[str, Any]:
         "step": {"max_num_batched_tokens": report.step.tokens, "rows": report.step.rows, "captured_sizes": list(report.step.captured)},
         "printed": printed(pool, rules, asked or report.context, report.available),
         "warnings": warnings(rules, pool, asked, report.context),
-        "assumptions": assumptions(rules, given=report.given), "sources": list(rules.sources),
+        "assumptions": assumptions(rules, report.settings, given=report.given), "sources": list(rules.sources),
     }  # fmt: skip
 
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass, fields
 from math import isfinite
 
 from models.describe.architecture import Architecture
+from models.describe.configuration import DraftSource
 from models.errors import ContradictionError, InputError
 from models.units import parse_bytes
 
 MOST = 1 << 48
-DRAFTS = ("none", "eagle", "mtp", "dflash", "lookup")
+DRAFT_SOURCES = {source.value: source for source in DraftSource}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Settings:
     hybrid_manager: bool = True
     draft: str = "none"
     draft_tokens: int = 0
+    draft_model: Architecture | None = None  # the draft's own shape; None: shaped like the model's layers
     parallel: int = 1
     unified_kv: bool = False
     micro_batch: int = 512
@@ -83,10 +85,14 @@ class Settings:
         f = self.gpu_memory_utilization
         if f is not None and not (isfinite(f) and 0 < f <= 1):
             raise InputError("must lie in (0, 1]", path="gpu_memory_utilization", value=f, way_out="write for example 0.9")
-        if self.draft not in DRAFTS:
-            raise InputError("unknown draft", path="draft", value=self.draft, way_out=f"use one of {', '.join(DRAFTS)}")
+        if self.draft not in DRAFT_SOURCES:
+            raise InputError("unknown draft", path="draft", value=self.draft, way_out=f"use one of {', '.join(DRAFT_SOURCES)}")
         if (self.draft == "none") != (self.draft_tokens == 0):
             raise ContradictionError("a draft and its tokens go together", path="draft_tokens", value=self.draft_tokens)
+        if self.draft_model is not None and self.draft not in ("eagle", "dflash", "model"):
+            raise ContradictionError("has no model of its own", path="draft", value=self.draft, way_out="leave draft_model out")
+        if self.draft == "model" and self.draft_model is None:
+            raise InputError("a separate draft model must be given", path="draft_model", way_out="give a catalogue name or a path")
         if self.tp % self.attention_dp:
             raise ContradictionError(f"does not divide {self.tp} ranks", path="attention_dp", value=self.attention_dp)
 

@@ -31,12 +31,13 @@ def sized(arch: Architecture, settings: Settings, rules: PoolRules, rest: int, *
     if settings.attention_backend == "aiter" and not given:
         left -= _workspace(arch, settings, left, cell)
     window = _per_token(layers, settings, "window", "chunk")
-    tokens = max(int(left // (cell - window * (1 - rules.window_ratio))), 0) // page * page
+    saved = window * (1 - rules.window_ratio)  # bytes a token that the window pool spares
+    tokens = max(int(left // (cell - saved)), 0) // page * page
     context = settings.context(arch)
     return Sized(
-        blocks=tokens // page, tokens=tokens, block_tokens=page, block_bytes=page * stored, concurrency=tokens / context,
+        blocks=tokens // page, tokens=tokens, block_tokens=page, block_bytes=int(page * (stored - saved)), concurrency=tokens / context,
         request_blocks=-(-context // page), refusal="" if tokens > 0 else NOT_ENOUGH,
-        pool_bytes=int(tokens * (stored - window * (1 - rules.window_ratio))),
+        pool_bytes=int(tokens * (stored - saved)),
         window_tokens=int(tokens * rules.window_ratio) // page * page if window else None, states=states,
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from models.capacity.settings import Settings
 from models.capacity.sized import Sized
 from models.catalog.pool_rules import PoolRules
 from models.units import GIB
@@ -39,10 +40,14 @@ def warnings(rules: PoolRules, pool: Sized, asked: int | None, context: int) -> 
     return found
 
 
-def assumptions(rules: PoolRules, *, given: bool) -> list[str]:
+def assumptions(rules: PoolRules, settings: Settings, *, given: bool) -> list[str]:
     """What an estimate rests on."""
     if given:
         return []
+    return [*_rests_on(rules), *(["buffers of LoRA adapters are not counted"] if settings.enable_lora else [])]
+
+
+def _rests_on(rules: PoolRules) -> list[str]:
     found = [
         "nothing else runs on the device",
         "the activation peak is that of the largest step and, where the model has one, of its image tower",

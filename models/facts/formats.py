@@ -93,7 +93,7 @@ def kv_format(name: str) -> KvFormat:
     """The KV format of that name; engines' spellings (``auto``, ``fp8``, ``f16``) are accepted."""
     found = KV_FORMATS.get(_KV_ALIASES.get(name, name))
     if found is None:
-        raise UnknownNameError.suggest("KV format", name, [*KV_FORMATS, *_KV_ALIASES])
+        raise UnknownNameError.suggest("KV format", name, [*KV_FORMATS, *_KV_ALIASES], path="kv_format")
     return found
 
 
@@ -103,7 +103,7 @@ def weight_format(name: str) -> StoredFormat | None:
         return None
     found = WEIGHT_FORMATS.get(_WEIGHT_ALIASES.get(name, name))
     if found is None:
-        raise UnknownNameError.suggest("weight format", name, ["stored", *WEIGHT_FORMATS, *_WEIGHT_ALIASES])
+        raise UnknownNameError.suggest("weight format", name, ["stored", *WEIGHT_FORMATS, *_WEIGHT_ALIASES], path="weight_format")
     return found
 
 
