@@ -14,10 +14,12 @@ import csv
 import math
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
 from pathlib import Path
+from typing import TextIO
 
 from models.catalog.devices import load_device
 from models.catalog.models_catalog import model_names
@@ -176,6 +178,19 @@ def read_row(row: dict[str, str], line: int, known: dict[str, str]) -> Row:
     )  # fmt: skip
 
 
+def _lines(file: TextIO, path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line number and cells of each row; a file that is no such table is refused in one line."""
+    reader = csv.DictReader(file)
+    try:
+        missing = {"model_path", "system", "backend", "isl", "osl", "batch_size"} - set(reader.fieldnames or ())
+        if missing:
+            raise FileFormatError("not an accuracy table: columns are missing", path=str(path), value=sorted(missing))
+        for line, row in enumerate(reader, start=2):
+            yield line, {name: cell or "" for name, cell in row.items() if name}  # a short row has empty cells
+    except (UnicodeDecodeError, csv.Error) as cause:
+        raise FileFormatError("not a CSV text file", path=str(path), value=str(cause)) from cause
+
+
 def read_table(path: Path) -> tuple[list[Row], list[Refused]]:
     """All aggregated rows of ``path``, repaired, and the others with their reasons."""
     if not path.is_file():
@@ -185,9 +200,7 @@ def read_table(path: Path) -> tuple[list[Row], list[Refused]]:
     sheets: dict[int, str] = {}
     known = architectures()
     with path.open(newline="", encoding="utf-8") as file:
-        for line, raw in enumerate(csv.DictReader(file), start=2):
-            if "model_path" not in raw:
-                raise FileFormatError("column model_path is missing", path=str(path))
+        for line, raw in _lines(file, path):
             if (raw.get("mode") or "agg") != "agg":
                 refused.append(Refused(line, raw.get("id") or "", "disaggregated serving is another model"))
                 continue

@@ -8,6 +8,7 @@ import pytest
 
 from bench.accuracy import run
 from bench.silicon_rows import distinct, plain_model, read_table
+from models.errors import FileFormatError
 
 BASE = {
     "id": "a",
@@ -101,3 +102,21 @@ def test_a_proportional_machine_is_learned_from_five_rows_and_missed_without(tmp
     assert five["tpot"]["median_ape"] < 0.06
     assert none["tpot"]["median_ape"] > 0.3
     assert five["ttft"]["median_ape"] < none["ttft"]["median_ape"]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00binary", b"a,b\n1,2\n", b""])
+def test_a_file_that_is_no_table_is_refused_in_one_line(tmp_path, content):
+    path = tmp_path / "t.csv"
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError):
+        read_table(path)
+    with pytest.raises(FileFormatError):
+        read_table(tmp_path / "absent.csv")
+
+
+def test_short_rows_are_named_and_the_others_read(tmp_path):
+    path = write(tmp_path / "t.csv", {})
+    path.write_text(path.read_text() + "cut,short\n")
+    rows, refused = read_table(path)
+    assert [r.line for r in rows] == [2]
+    assert [r.line for r in refused] == [3]
