@@ -18,21 +18,25 @@ SETTING_WORDS = {
 
 
 def explain(
-    raw: Mapping[str, Any], case: Case, ranked: tuple[Ranked, ...], infeasibility: Infeasibility | None, *, wanted: bool,
-    stored: CalibrationLookup | None,
+    raw: Mapping[str, Any], case: Case, ranked: tuple[Ranked, ...], infeasibility: Infeasibility | None, *,
+    rejected: Mapping[str, str], wanted: bool, stored: CalibrationLookup | None,
 ) -> Explanation:  # fmt: skip
     """The explanation of a ranking; ``wanted`` False leaves out what needs planning again (switch points, length relaxations)."""
     winner = ranked[0] if ranked and ranked[0].feasible and ranked[0].launchable[case.engine.name] is True else None
-    runner = next((r for r in ranked[1:] if r.feasible), None) if winner else None
+    runner = next((r for r in ranked[1:] if r.feasible and r.launchable[case.engine.name] is True), None) if winner else None
     relaxations = infeasibility.relaxations if infeasibility else ()
     if infeasibility is not None and wanted:
         relaxations = (*relaxations, *length_relaxations(raw, case, stored))
     return Explanation(
         binding=binding(case, winner), why_winner=_why(case, winner, runner, ranked), runner_up=runner.id if runner else None,
-        rejected={r.id: rejection(case, r) for r in ranked if r is not winner and r is not runner},
+        rejected=dict(rejected) if case.scenario.candidates is None else _each_rejection(case, ranked, winner, runner),
         conflicts=infeasibility.conflicts if infeasibility else (),
         switch_points=switch_points(raw, case, stored) if wanted else (), relaxations=relaxations,
     )  # fmt: skip
+
+
+def _each_rejection(case: Case, ranked: tuple[Ranked, ...], winner: Ranked | None, runner: Ranked | None) -> dict[str, str]:
+    return {r.id: rejection(case, r) for r in ranked if r is not winner and r is not runner}
 
 
 def binding(case: Case, winner: Ranked | None) -> tuple[str, ...]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from models.case import Case
 from models.catalog.devices import catalogue_version
@@ -18,6 +19,7 @@ from planner.explain import explain
 from planner.launch_commands import launch_commands
 from planner.launchability import launchable, launchable_branches
 from planner.predict import predict
+from planner.rejections import rejected_values
 from planner.relax import Infeasibility, of_candidates, of_space
 from planner.resolve import CalibrationLookup, resolve
 from planner.scenario_file import parse_scenario
@@ -27,6 +29,7 @@ from solvers.space import build_space, configuration_from, default_sizes
 from solvers.status import Solution, Status, Termination
 
 Progress = Callable[[int, int, float | None], None]
+EVERY_GROUP = 1 << 20
 SHOWN = 12
 """Most configurations of a search that the answer lists."""
 
@@ -55,6 +58,7 @@ class Outcome:
     solver: str
     infeasibility: Infeasibility | None
     warnings: tuple[str, ...] = ()
+    rejected: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan(raw: Mapping[str, Any], options: Options | None = None) -> Answer:
@@ -73,17 +77,21 @@ def plan(raw: Mapping[str, Any], options: Options | None = None) -> Answer:
 
 def _answer(raw: Mapping[str, Any], case: Case, outcome: Outcome, options: Options, started: float) -> Answer:
     solution = outcome.solution
-    winner = outcome.configurations[0] if solution.cell is not None or _wins(case, outcome.configurations) else None
+    winner = outcome.configurations[0] if _wins(case, outcome.configurations) else None
+    status = Status.INFEASIBLE if winner is None and solution.status is not Status.TIME_LIMIT else solution.status
     bound = solution.bound if np.isfinite(solution.bound) else None
     objectives = case.scenario.objectives
     return Answer(
-        schema_version=SCHEMA_VERSION, status=solution.status, termination=solution.termination, solver=outcome.solver,
+        schema_version=SCHEMA_VERSION, status=status, termination=solution.termination, solver=outcome.solver,
         objective=objectives[0], bound=bound, gap=solution.gap, evaluated=solution.evaluated, space=outcome.space,
         calibration=CalibrationUsed(name=case.calibration.name, version=case.calibration.version, requested=case.scenario.calibration),
         catalogue_version=catalogue_version(), engine=f"{case.engine.name} {case.engine.version}",
         warnings=(*case.warnings, *outcome.warnings), configurations=outcome.configurations,
         pareto_front=pareto_front(outcome.configurations),
-        explanation=explain(raw, case, outcome.configurations, outcome.infeasibility, wanted=options.explain, stored=options.stored),
+        explanation=explain(
+            raw, case, outcome.configurations, outcome.infeasibility, rejected=outcome.rejected, wanted=options.explain,
+            stored=options.stored,
+        ),
         launch=launch_commands(case, Configuration.model_validate(winner.settings)) if winner else {},
         elapsed_s=round(time.perf_counter() - started, 4),
     )  # fmt: skip
@@ -128,17 +136,26 @@ def _search(case: Case, options: Options) -> Outcome:
     if space.size == 0:
         raise InputError("the search space is empty", path="search", way_out="list values that go together, or leave variables open")
     grid = Grid.of(case, space)
-    grid = _restricted(grid)
+    able = launchable_branches(grid)
+    grid = replace(grid, launchable=able) if bool(able.any()) else grid
     bounded = full_resolution.bounded_cells(grid)
-    found = full_resolution.solve(grid, keep=SHOWN, bounded=bounded)
+    found = full_resolution.solve(grid, keep=EVERY_GROUP, bounded=bounded)
     solution, solver, notes = _proven(grid, bounded, found, options)
-    best = [_settled(grid, score, cell) for score, cell in found.best]
-    labels = [f"{i}" for i in range(1, len(best) + 1)]
-    ranked = order(case, [_predicted(grid, label, cell) for label, cell in zip(labels, best, strict=True)])
+    best = [_settled(grid, score, cell) for score, cell in found.best[:SHOWN]]
+    elsewhere = _not_launchable(grid, able)
+    ranked = order(case, [_predicted(grid, str(i), cell) for i, cell in enumerate((*best, *elsewhere), start=1)])
     if len(case.scenario.objectives) > 1:
         ranked, solution, notes = _with_other_ends(grid, ranked, solution, notes)
     infeasibility = of_space(case, grid) if not best else None
-    return Outcome(solution, space.size, ranked, solver, infeasibility, notes)
+    rejected = rejected_values(grid, found.best, able) if options.explain else {}
+    return Outcome(solution, space.size, ranked, solver, infeasibility, notes, rejected)
+
+
+def _not_launchable(grid: Grid, able: npt.NDArray[np.bool_]) -> list[Cell]:
+    """The best few configurations that the engine cannot run, to be shown after those that it can."""
+    if bool(able.all()) or not bool(able.any()):
+        return []
+    return [cell for _, cell in full_resolution.solve(replace(grid, launchable=~able), keep=4).best]
 
 
 def _with_other_ends(
@@ -167,11 +184,6 @@ def pareto_front(ranked: tuple[Ranked, ...]) -> tuple[str, ...]:
         return any(all(o <= m for o, m in zip(other, mine, strict=True)) and other != mine for other in others)
 
     return tuple(one.id for one in able if not beaten(one)) if able and len(able[0].objectives) > 1 else ()
-
-
-def _restricted(grid: Grid) -> Grid:
-    able = launchable_branches(grid)
-    return replace(grid, launchable=able) if bool(able.any()) else grid
 
 
 def _predicted(grid: Grid, label: str, cell: Cell) -> Ranked:

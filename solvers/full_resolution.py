@@ -11,7 +11,7 @@ Cells are visited in order of their bound; the search ends when the next bound i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -102,18 +102,40 @@ def _layers_needed(grid: Grid, at: Point) -> tuple[Ints, npt.NDArray[np.bool_]]:
     return np.where(some, grid.o[index], 0), allowed
 
 
-def bounded_cells(grid: Grid) -> tuple[Floats, Cells]:
-    """Lower bound of each cell's score, for the cells that may be feasible at all."""
+@dataclass(frozen=True)
+class _Optimistic:
+    """Every cell at its best: ``fast`` in time (few layers offloaded, one prefill step), ``fits`` in memory at ``smallest`` budget."""
+
+    cells: Cells
+    smallest: Ints
+    fits: npt.NDArray[np.bool_]
+    fast: Point
+
+
+def _optimistic(grid: Grid) -> _Optimistic:
     cells = _all_cells(grid)
     k = grid.columns.take(cells.branch)
-    zero = np.zeros(1, dtype=np.int64)
     requests = np.minimum(np.maximum(cells.b // k.samples, 1), np.minimum(cells.a, grid.case.requests))
     rows = requests * k.samples * k.rows_per_sequence
     smallest = grid.c[np.minimum(np.searchsorted(grid.c, np.minimum(rows, grid.c[-1])), len(grid.c) - 1)]
-    lean = grid.point(k, cells.b, cells.a, smallest, zero)
+    lean = grid.point(k, cells.b, cells.a, smallest, np.zeros(1, dtype=np.int64))
     needed, fits = _layers_needed(grid, lean)
     fast = grid.point(k, cells.b, cells.a, grid.c[-1:], needed)
-    possible = fits & np.ones(len(cells.b), dtype=np.bool_)
+    return _Optimistic(cells, smallest, fits & np.ones(len(cells.b), dtype=np.bool_), fast)
+
+
+def unreachable(grid: Grid, branches: npt.NDArray[np.bool_]) -> tuple[str, ...]:
+    """Limits that no cell of ``branches`` meets even at its best."""
+    some = _optimistic(replace(grid, columns=grid.columns.take(np.flatnonzero(branches)), launchable=None))
+    timed = [c.name for c in grid.limits if c.name not in MEMORY and not bool(np.any(c.holds(some.fast) & some.fits))]
+    return tuple(timed) if bool(some.fits.any()) else tuple(c.name for c in grid.limits if c.name in MEMORY)
+
+
+def bounded_cells(grid: Grid) -> tuple[Floats, Cells]:
+    """Lower bound of each cell's score, for the cells that may be feasible at all."""
+    at = _optimistic(grid)
+    cells, fast, possible = at.cells, at.fast, at.fits
+    k, zero, smallest = fast.k, np.zeros(1, dtype=np.int64), at.smallest
     for limit in grid.limits:
         if limit.name in STRUCTURAL or limit.name in TIMED:
             possible = possible & limit.holds(fast)
