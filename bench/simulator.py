@@ -26,11 +26,11 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from models.kernels.step import PHYSICAL, StepModel
-from models.knee import Engine, knee
-from models.simulate import simulate
-from models.simulation_summary import summarise
-from models.simulation_types import Cache, Deadlines, EngineParameters, Policy, PrefixTree, RequestArrays
+from models.kernels.step import PHYSICAL, StepModel  # noqa: E402
+from models.knee import Engine, knee  # noqa: E402
+from models.simulate import simulate  # noqa: E402
+from models.simulation_summary import summarise  # noqa: E402
+from models.simulation_types import Cache, Deadlines, EngineParameters, Policy, PrefixTree, RequestArrays  # noqa: E402
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD, FFN, VOCABULARY = 32, 4096, 32, 8, 128, 14336, 128256
 LINEARS = LAYERS * (HIDDEN * (HEADS + 2 * KV_HEADS) * HEAD + HEADS * HEAD * HIDDEN + 3 * HIDDEN * FFN)

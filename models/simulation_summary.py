@@ -80,14 +80,14 @@ def nearest_rank(count: int, percent: float) -> int:
 
 
 def spread(values: Floats) -> Spread:
-    """Nearest-rank spread of plain values."""
+    """Nearest-rank spread of plain values, none of them negative."""
+    from models.kernels.statistics import value_ranks  # noqa: PLC0415  compiled code loads only where something is simulated
+
     count = len(values)
     if count == 0:
         return EMPTY
-    ranks = [nearest_rank(count, percent) - 1 for percent in PERCENTS]
-    cut = np.partition(values, ranks)
-    p50, p90, p95, p99 = (float(cut[rank]) for rank in ranks)
-    return Spread(count, float(values.mean()), p50, p90, p95, p99, float(cut[ranks[-1] :].max()))
+    p50, p90, p95, p99 = value_ranks(values, [nearest_rank(count, percent) for percent in PERCENTS])
+    return Spread(count, float(values.mean()), p50, p90, p95, p99, float(values.max()))
 
 
 def gap_spread(result: SimulationResult) -> tuple[Spread, float]:
@@ -130,38 +130,38 @@ def good_requests(result: SimulationResult) -> npt.NDArray[np.bool_]:
 
 
 def _class(result: SimulationResult, chosen: npt.NDArray[np.bool_] | None, good: npt.NDArray[np.bool_], span: float) -> ClassSummary:
-    r, output = result.records, result.requests.output
+    from models.kernels.statistics import request_metrics  # noqa: PLC0415
+
+    r, output, late = result.records, result.requests.output, result.engine.delivery_s
     done = r["status"] == Status.FINISHED
     kept = done if chosen is None else done & chosen
-    pick = r if kept.all() else r[kept]
-    tokens = output if kept.all() else output[kept]
-    late = result.engine.delivery_s
-    several = tokens > 1
-    tpot = (pick["last"] - pick["first"]) / np.maximum(tokens - 1, 1)
-    longest = np.ascontiguousarray(pick["max_gap"])
-    if not several.all():
-        tpot, longest = tpot[several], longest[several]
+    finished, everybody = int(kept.sum()), bool(kept.all())
+    values = np.empty((5, finished))
+    several = request_metrics(r, output, np.zeros(0, np.bool_) if everybody else kept, values)
+    if late:
+        values[[0, 2]] += late
     requests = len(r) if chosen is None else int(chosen.sum())
     fine = int(good.sum()) if chosen is None else int((good & chosen).sum())
     return ClassSummary(
-        requests=requests, finished=len(pick), good=fine, refused=requests - len(pick),
-        ttft=spread(pick["first"] - pick["arrival"] + late), tpot=spread(tpot), e2e=spread(pick["last"] - pick["arrival"] + late),
-        queue=spread(pick["scheduled"] - pick["arrival"]), max_itl=spread(longest),
-        requests_per_s=len(pick) / span, goodput_per_s=fine / span, output_tokens_per_s=float(tokens.sum()) / span,
+        requests=requests, finished=finished, good=fine, refused=requests - finished,
+        ttft=spread(values[0]), tpot=spread(values[1, :several]), e2e=spread(values[2]), queue=spread(values[3]),
+        max_itl=spread(values[4, :several]), requests_per_s=finished / span, goodput_per_s=fine / span,
+        output_tokens_per_s=float((output if everybody else output[kept]).sum()) / span,
     )  # fmt: skip
 
 
 def _growth(result: SimulationResult) -> float:
     """Requests a second by which the queue grows while traffic arrives: slope of the waiting count over the arrival span."""
-    r = result.records
-    seen = r["arrival"] >= 0
-    if int(seen.sum()) < 2:
+    arrivals = np.ascontiguousarray(result.records["arrival"])
+    begun = np.where(result.records["scheduled"] < 0, result.records["last"], result.records["scheduled"])
+    if float(arrivals.min(initial=0.0)) < 0:
+        begun, arrivals = begun[arrivals >= 0], arrivals[arrivals >= 0]
+    if len(arrivals) < 2:
         return 0.0
-    arrivals = r["arrival"][seen]
-    half, end = float(np.median(arrivals)), float(arrivals.max())
+    end = float(arrivals.max())
+    half = (float(arrivals.min()) + end) / 2
     if end <= half:
         return 0.0
-    begun = np.where(r["scheduled"] < 0, r["last"], r["scheduled"])[seen]
     waiting = [int(((arrivals <= moment) & (begun > moment)).sum()) for moment in (half, end)]
     return (waiting[1] - waiting[0]) / (end - half)
 

@@ -16,48 +16,45 @@ from models.kernels.scheduler_state import HISTOGRAM_BITS, HISTOGRAM_LOW, Table,
 
 
 @part
-def heap_before(w: World, a: int, b: int) -> bool:
-    """Whether entry a leaves the heap before entry b: earlier round, then earlier admission."""
-    return w.heap[a].key < w.heap[b].key or (w.heap[a].key == w.heap[b].key and w.heap[a].sequence < w.heap[b].sequence)
+def heap_put(w: World, place: int, key: int, sequence: int, slot: int) -> None:
+    """Write an entry and tell its slot."""
+    w.heap[place].key, w.heap[place].sequence, w.heap[place].slot = key, sequence, slot
+    w.slots[slot].heap_place = place
 
 
 @part
-def heap_swap(w: World, a: int, b: int) -> None:
-    """Exchange two entries and tell their slots."""
-    key, sequence, slot = w.heap[a].key, w.heap[a].sequence, w.heap[a].slot
-    w.heap[a].key, w.heap[a].sequence, w.heap[a].slot = w.heap[b].key, w.heap[b].sequence, w.heap[b].slot
-    w.heap[b].key, w.heap[b].sequence, w.heap[b].slot = key, sequence, slot
-    w.slots[w.heap[a].slot].heap_place = a
-    w.slots[w.heap[b].slot].heap_place = b
-
-
-@part
-def heap_settle(w: World, size: int, place: int) -> None:
-    """Move the entry at ``place`` to where it belongs."""
-    while place > 0 and heap_before(w, place, (place - 1) >> 1):
-        heap_swap(w, place, (place - 1) >> 1)
-        place = (place - 1) >> 1
+def heap_settle(w: World, size: int, place: int, key: int, sequence: int, slot: int) -> None:
+    """Place an entry from the hole at ``place`` up or down; earlier round first, then earlier admission."""
+    while place > 0:
+        up = (place - 1) >> 1
+        above = w.heap[up]
+        if above.key < key or (above.key == key and above.sequence < sequence):
+            break
+        heap_put(w, place, above.key, above.sequence, above.slot)
+        place = up
     while True:
         child = 2 * place + 1
         if child >= size:
-            return
-        if child + 1 < size and heap_before(w, child + 1, child):
-            child += 1
-        if not heap_before(w, child, place):
-            return
-        heap_swap(w, place, child)
+            break
+        left = w.heap[child]
+        if child + 1 < size:
+            right = w.heap[child + 1]
+            if right.key < left.key or (right.key == left.key and right.sequence < left.sequence):
+                child += 1
+        best = w.heap[child]
+        if key < best.key or (key == best.key and sequence < best.sequence):
+            break
+        heap_put(w, place, best.key, best.sequence, best.slot)
         place = child
+    heap_put(w, place, key, sequence, slot)
 
 
 @part
 def heap_push(w: World, slot: int, finish: int) -> None:
     """The decoder in ``slot`` finishes after round ``finish``."""
     state = w.state[0]
-    place = state.heap
-    w.heap[place].key, w.heap[place].sequence, w.heap[place].slot = finish, w.slots[slot].sequence, slot
-    w.slots[slot].heap_place = place
     state.heap += 1
-    heap_settle(w, state.heap, place)
+    heap_settle(w, state.heap, state.heap - 1, finish, w.slots[slot].sequence, slot)
 
 
 @part
@@ -67,8 +64,8 @@ def heap_remove(w: World, slot: int) -> None:
     place = w.slots[slot].heap_place
     state.heap -= 1
     if place != state.heap:
-        heap_swap(w, place, state.heap)
-        heap_settle(w, state.heap, place)
+        last = w.heap[state.heap]
+        heap_settle(w, state.heap, place, last.key, last.sequence, last.slot)
 
 
 @rare

@@ -2,9 +2,9 @@
 
 Notation: the work of iteration i of a run is (n, h, q + i dq, k + i dk, s), with n, h, s constant. ``models.kernels.step``
 is then piecewise linear and convex in i: LINEAR and the floors are affine in (q, k); max(a, b) + (1 - w) min(a, b) equals
-w max(a, b) + (1 - w)(a + b), convex for w in [0, 1]. So equal slopes at both ends of a run prove that it is linear, and
+w max(a, b) + (1 - w)(a + b). Every max tells for how many iterations its winner stays ahead; up to the nearest crossing
     sum of j iterations = j v + d j (j - 1) / 2        v first value, d slope
-is exact. Where the slopes differ the run is cut at the crossing of the two end lines, and again until they agree.
+is exact, and the run is cut there.
 """
 
 from __future__ import annotations
@@ -13,27 +13,28 @@ from models.kernels.jit import part
 from models.kernels.scheduler_state import Row, World
 
 LINEAR_FORM = 0.0
+FOREVER = 1e18
 
 
 @part
-def larger(a: float, slope_a: float, b: float, slope_b: float) -> tuple[float, float]:
-    """max of two lines at this point, with its slope to the right."""
+def larger(a: float, slope_a: float, b: float, slope_b: float) -> tuple[float, float, float]:
+    """max of two lines at this point, its slope to the right, and for how many iterations it keeps that slope."""
     if a > b or (a == b and slope_a > slope_b):
-        return a, slope_a
-    return b, slope_b
+        return a, slope_a, (a - b) / (slope_b - slope_a) if slope_b > slope_a else FOREVER
+    return b, slope_b, (b - a) / (slope_a - slope_b) if slope_a > slope_b else FOREVER
 
 
 @part
-def joined(a: float, slope_a: float, b: float, slope_b: float, overlap: float) -> tuple[float, float]:
+def joined(a: float, slope_a: float, b: float, slope_b: float, overlap: float) -> tuple[float, float, float]:
     """max + (1 - w) min: two activities of which the share w overlaps."""
-    top, slope = larger(a, slope_a, b, slope_b)
+    top, slope, until = larger(a, slope_a, b, slope_b)
     rest = 1.0 - overlap
-    return overlap * top + rest * (a + b), overlap * slope + rest * (slope_a + slope_b)
+    return overlap * top + rest * (a + b), overlap * slope + rest * (slope_a + slope_b), until
 
 
 @part
-def step_line(m: Row, n: float, h: float, q: float, k: float, s: float, dq: float, dk: float) -> tuple[float, float]:
-    """(seconds, seconds for each further iteration) of ``models.kernels.step.step_seconds`` at (n, h, q, k, s)."""
+def step_line(m: Row, n: float, h: float, q: float, k: float, s: float, dq: float, dk: float) -> tuple[float, float, float]:
+    """``models.kernels.step.step_seconds``, its growth with each further iteration, and for how many iterations that holds."""
     read = m.weight_bytes + k
     if m.expert_bytes > 0.0:
         read += m.expert_bytes * (1.0 - (1.0 - m.expert_fraction) ** n)
@@ -41,19 +42,22 @@ def step_line(m: Row, n: float, h: float, q: float, k: float, s: float, dq: floa
     flops, flops_step = rows + m.flops_per_pair * q, m.flops_per_pair * dq
     if m.form == LINEAR_FORM:
         value = m.fixed_s + m.per_token_s * n + m.per_pair_s * q + m.per_byte_s * read + m.per_sequence_s * s
-        slope = m.per_pair_s * dq + m.per_byte_s * dk
+        slope, until = m.per_pair_s * dq + m.per_byte_s * dk, FOREVER
     else:
         compute = (rows + m.flops_per_token * m.half_rows) * m.inverse_matmul + m.flops_per_pair * q * m.inverse_attention
         memory = read * m.inverse_bandwidth
-        device, device_step = joined(compute, flops_step * m.inverse_attention, memory, dk * m.inverse_bandwidth, m.overlap)
+        device, device_step, until = joined(compute, flops_step * m.inverse_attention, memory, dk * m.inverse_bandwidth, m.overlap)
         host = m.host_s + m.host_per_sequence_s * s
-        value, slope = joined(host, 0.0, device, device_step, m.host_overlap)
+        value, slope, crossing = joined(host, 0.0, device, device_step, m.host_overlap)
+        until = min(until, crossing)
         value += m.collective_s + m.collective_per_token_s * n + m.conversion_s_per_byte * k
         slope += m.conversion_s_per_byte * dk
-    floor, floor_step = larger(
+    floor, floor_step, crossing = larger(
         flops * m.inverse_peak_flops, flops_step * m.inverse_peak_flops, read * m.inverse_peak_bytes, dk * m.inverse_peak_bytes
     )
-    return larger(value, slope, floor, floor_step)
+    until = min(until, crossing)
+    value, slope, crossing = larger(value, slope, floor, floor_step)
+    return value, slope, min(until, crossing)
 
 
 @part
@@ -73,22 +77,22 @@ def shape_seconds(w: World, n: float) -> float:
 
 
 @part
-def batch_line(w: World, i: float) -> tuple[float, float]:
-    """(seconds, slope) of the batch being built, ``i`` iterations later with nothing else changed."""
+def batch_line(w: World) -> tuple[float, float, float]:
+    """(seconds, slope, iterations for which the slope holds) of the batch being built, repeated with nothing else changed."""
     state, settings = w.state[0], w.settings[0]
     rows = 0.0
     q, k, dq, dk, s = 0.0, 0.0, 0.0, 0.0, 0.0
     if state.decoding > 0:
         verify, count = float(settings.rows), float(state.decoders)
-        context = state.context + i * state.growth
+        context = state.context
         rows, s = count * verify, count
         q, dq = verify * context + count * verify * (verify + 1.0) * 0.5, verify * state.growth
         k, dk = settings.kv_bytes * (context - state.saved_context) + settings.state_bytes * count, settings.kv_bytes * state.growth
-    pairs, kv = state.pairs + i * state.pairs_step, settings.kv_bytes * (state.kv_tokens + i * state.kv_step)
+    pairs, kv = state.pairs, settings.kv_bytes * state.kv_tokens
     if settings.one_model > 0:
         kv += settings.state_bytes * state.sequences
         n = padded(w, rows + state.new_tokens)
-        value, slope = step_line(
+        value, slope, until = step_line(
             w.models[0],
             n,
             rows + state.logit_rows,
@@ -98,20 +102,20 @@ def batch_line(w: World, i: float) -> tuple[float, float]:
             dq + state.pairs_step,
             dk + settings.kv_bytes * state.kv_step,
         )
-        return value + shape_seconds(w, n), slope
-    value, slope = 0.0, 0.0
+        return value + shape_seconds(w, n), slope, until
+    value, slope, until = 0.0, 0.0, FOREVER
     if state.sequences > 0.0:
         n = padded(w, state.new_tokens)
         kv += settings.state_bytes * state.sequences
-        value, slope = step_line(
+        value, slope, until = step_line(
             w.models[0], n, state.logit_rows, pairs, kv, state.sequences, state.pairs_step, settings.kv_bytes * state.kv_step
         )
     if rows > 0.0:
         n = padded(w, rows)
         kernel = w.models[2] if state.sequences > 0.0 else w.models[1]
-        decode, decode_step = step_line(kernel, n, rows, q, k, s, dq, dk)
-        value, slope = value + decode, slope + decode_step
-    return value + shape_seconds(w, rows + state.new_tokens), slope
+        decode, decode_step, crossing = step_line(kernel, n, rows, q, k, s, dq, dk)
+        value, slope, until = value + decode, slope + decode_step, min(until, crossing)
+    return value + shape_seconds(w, rows + state.new_tokens), slope, until
 
 
 @part
@@ -140,12 +144,5 @@ def iterations_until(first: float, slope: float, seconds: float, most: int) -> i
 @part
 def linear_run(w: World, most: int) -> tuple[float, float, int]:
     """(first seconds, slope, iterations): the longest leading stretch, at most ``most``, on which the batch grows linearly."""
-    first, slope = batch_line(w, 0.0)
-    count = most
-    while count > 1:
-        last, last_slope = batch_line(w, float(count - 1))
-        if last_slope - slope <= 1e-12 * last_slope:
-            break
-        crossing = (last - last_slope * (count - 1.0) - first) / (slope - last_slope)
-        count = min(count - 1, max(1, int(crossing) + 1))
-    return first, slope, count
+    first, slope, until = batch_line(w)
+    return first, slope, min(most, int(until) + 1)

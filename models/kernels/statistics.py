@@ -15,6 +15,8 @@ from models.kernels.scheduler_state import Row, Table
 BITS, SUB_BITS = 5, 14  # 32 bins an octave, 16384 sub-bins in a bin
 LOW, OCTAVES = -30, 46  # 2^-30 s .. 2^16 s
 BINS = OCTAVES << BITS
+KEY_BITS = 9  # for plain values
+KEY_SHIFT, KEY_FIRST = 52 - KEY_BITS, (1023 + LOW) << KEY_BITS
 FIRST_KEY = (1023 + LOW) << BITS  # of the bits of a float64, the exponent and the first 5 of the fraction
 
 
@@ -59,7 +61,7 @@ def count_bins(gaps: Table, keys: Table, edges: Table, counts: Table) -> None:
 
 
 @compiled
-def count_within(gaps: Table, lows: Table, highs: Table, counts: Table) -> None:
+def count_within(gaps: Table, lows: Table, highs: Table, scales: Table, counts: Table) -> None:
     """Pass 2: for each wanted interval [low, high), its 2^14 equal parts."""
     for place in range(gaps.shape[0]):
         entry = gaps[place]
@@ -68,9 +70,10 @@ def count_within(gaps: Table, lows: Table, highs: Table, counts: Table) -> None:
             low, high = lows[target], highs[target]
             if entry.start >= high or last < low:
                 continue
-            scale = (1 << SUB_BITS) / (high - low)
-            for i in range(below(entry, low), below(entry, high)):
-                part_place = int((entry.start + i * entry.slope - low) * scale)
+            begin = 0 if entry.start >= low else below(entry, low)
+            end = entry.count if last < high else below(entry, high)
+            for i in range(begin, end):
+                part_place = int((entry.start + i * entry.slope - low) * scales[target])
                 counts[target, min(max(part_place, 0), (1 << SUB_BITS) - 1)] += entry.weight
 
 
@@ -93,6 +96,63 @@ def collect(gaps: Table, low: float, high: float, sub: int, values: Table, weigh
     return found
 
 
+@compiled
+def request_metrics(results: Table, output: Table, chosen: Table, values: Table) -> int:
+    """Rows ttft, tpot, e2e, queue, longest gap of the chosen requests; tpot and the gap only of those with several tokens."""
+    found, several = 0, 0
+    for place in range(results.shape[0]):
+        if chosen.shape[0] > 0 and chosen[place] == 0:
+            continue
+        one = results[place]
+        values[0, found] = one.first - one.arrival
+        values[2, found] = one.last - one.arrival
+        values[3, found] = one.scheduled - one.arrival
+        found += 1
+        if output[place] > 1:
+            values[1, several] = (one.last - one.first) / (output[place] - 1)
+            values[4, several] = one.max_gap
+            several += 1
+    return several
+
+
+@compiled
+def count_keys(keys: Table, counts: Table) -> None:
+    """How many values share the leading bits."""
+    for place in range(keys.shape[0]):
+        counts[min(max((keys[place] >> KEY_SHIFT) - KEY_FIRST, 0), counts.shape[0] - 1)] += 1
+
+
+@compiled
+def take_key(keys: Table, values: Table, wanted: int, last: int, found: Table) -> int:
+    """Collect the values of one bin."""
+    count = 0
+    for place in range(keys.shape[0]):
+        if min(max((keys[place] >> KEY_SHIFT) - KEY_FIRST, 0), last) == wanted:
+            found[count] = values[place]
+            count += 1
+    return count
+
+
+def value_ranks(values: Table, ranks: list[int]) -> list[float]:
+    """The values with these 1-based ranks, none of them negative: one count by leading bits, then the bins of the ranks, sorted."""
+    counts = np.zeros(OCTAVES << KEY_BITS, np.int64)
+    keys = values.view(np.int64)
+    count_keys(keys, counts)
+    total = np.cumsum(counts)
+    answers: list[float] = []
+    held, inside = -1, values[:0]
+    for rank in ranks:
+        place = int(np.searchsorted(total, rank))
+        before = int(total[place - 1]) if place else 0
+        if place != held:
+            inside = np.empty(int(total[place]) - before)
+            take_key(keys, values, place, len(counts) - 1, inside)
+            inside.sort()
+            held = place
+        answers.append(float(inside[rank - before - 1]))
+    return answers
+
+
 def gap_ranks(gaps: Table, ranks: list[int]) -> list[float]:
     """The values with these 1-based ranks among all gaps of the log."""
     edges, counts = bin_edges(), np.zeros(BINS, np.int64)
@@ -103,7 +163,7 @@ def gap_ranks(gaps: Table, ranks: list[int]) -> list[float]:
     bins = np.unique(wanted)
     inside = np.zeros((len(bins), 1 << SUB_BITS), np.int64)
     lows, highs = np.maximum(edges[bins], 0.0), np.minimum(edges[bins + 1], 2.0 ** (OCTAVES + LOW + 1))
-    count_within(gaps, lows, highs, inside)
+    count_within(gaps, lows, highs, (1 << SUB_BITS) / (highs - lows), inside)
     answers = []
     for rank, place in zip(ranks, wanted.tolist(), strict=True):
         target = int(np.searchsorted(bins, place))

@@ -39,8 +39,8 @@ def sixteen(*, shared):
 
 def engine(shared, draft=0, tokens=1.0, kv=1.0, acceptance=None):
     return EngineParameters(
-        Policy.FIXED, 16, cache=Cache.LRU if shared else Cache.OFF, kv_bytes_per_token=KV_BYTES * kv, shared_read_once=shared, constant_context=True,
-        draft_tokens=draft, tokens_per_round=tokens, acceptance=acceptance,
+        Policy.FIXED, 16, cache=Cache.LRU if shared else Cache.OFF, kv_bytes_per_token=KV_BYTES * kv,
+        shared_read_once=shared, constant_context=True, draft_tokens=draft, tokens_per_round=tokens, acceptance=acceptance,
     )  # fmt: skip
 
 
