@@ -33,6 +33,9 @@ def capacity(
     prefix_caching: Annotated[
         bool | None, typer.Option("--enable-prefix-caching/--no-enable-prefix-caching", help="Default: by version.")
     ] = None,
+    no_hybrid: Annotated[
+        bool, typer.Option("--disable-hybrid-kv-cache-manager", help="vLLM: windowed layers keep every token (so with most KV connectors).")
+    ] = False,
     draft: Annotated[str, typer.Option(help="none, lookup, eagle, mtp, dflash or model.")] = "none",
     draft_model: Annotated[str | None, typer.Option(help="The draft's own shape; default: shaped like the model's layers.")] = None,
     draft_tokens: Annotated[int, typer.Option(help="Drafted tokens of a step.")] = 0,
@@ -60,6 +63,7 @@ def capacity(
         tp=tp, pp=pp, attention_dp=attention_dp, max_model_len=max_model_len, gpu_memory_utilization=gpu_memory_utilization,
         max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, kv_cache_dtype=kv_cache_dtype,
         weight_format=weight_format, block_size=block_size, enforce_eager=enforce_eager, enable_prefix_caching=prefix_caching,
+        hybrid_manager=not no_hybrid,
         draft=draft, draft_tokens=draft_tokens, draft_model=load_architecture(draft_model) if draft_model else None,
         parallel=parallel, micro_batch=micro_batch,
     )  # fmt: skip

@@ -50,7 +50,7 @@ def default_block(arch: Architecture, settings: Settings, rules: PoolRules, *, d
 
 
 def cache_layers(arch: Architecture, settings: Settings, kv_format: str, block: int, *, windows: str) -> tuple[CacheLayer, ...]:
-    """All caching layers of ``arch`` on one rank, before any page is unified; ``windows`` 'full': windowed layers keep every token."""
+    """All caching layers of ``arch`` on one rank, before any page is unified; ``windows``: which kinds keep less than every token."""
     tp = settings.attention_tp
     check_tensor_parallel(arch, settings.tp if settings.attention_dp == 1 else tp)
     found: dict[CacheLayer, int] = {}
@@ -84,7 +84,7 @@ def _attention(attention: Attention, settings: Settings, kv_format: str, block: 
         )
     size = layer_kv_bytes(attention, kv_format, settings.attention_tp)
     kind: Kind = "full"
-    if attention.window is not None and windows == "own":
+    if attention.window is not None and windows in ("own", "chunk" if attention.chunked else "window"):
         kind = "chunk" if attention.chunked else "window"
     return CacheLayer(kind, 0, size, size * block, block, attention.window if kind != "full" else None)
 

@@ -22,7 +22,7 @@ from models.units import GIB
 def sized(arch: Architecture, settings: Settings, rules: PoolRules, available: int, budget: int, seqs: int) -> Sized:
     """The pool in ``available`` bytes; ``budget`` tokens of a step, ``seqs`` requests at most."""
     block = default_block(arch, settings, rules)
-    windows = rules.windows if settings.hybrid_manager else "full"
+    windows = _own_windows(rules, settings)
     layers = cache_layers(arch, settings, kv_cache_format(arch, settings, rules), block, windows=windows)
     if rules.scheme == "uniform_blocks":
         return _blocks_over_all_layers(layers, settings, settings.context(arch), available, block)
@@ -47,6 +47,13 @@ def kv_cache_format(arch: Architecture, settings: Settings, rules: PoolRules) ->
     indexed = any(g.attention and g.attention.indexer and g.attention.kind == "latent" for g in arch.layers)
     name = kv_format(asked).name
     return "fp8_ds_mla" if indexed and name.startswith("fp8_e4m3") else name
+
+
+def _own_windows(rules: PoolRules, settings: Settings) -> str:
+    """Which layers keep less than every token: none, those with a window, or those with chunks too (not beside an EAGLE head)."""
+    if not settings.hybrid_manager or rules.windows == "full":
+        return "full"
+    return "own" if rules.chunks == "own" and settings.draft != "eagle" else "window"
 
 
 def _request(settings: Settings, rules: PoolRules, budget: int, tokens: int) -> Request:

@@ -31,6 +31,7 @@ class PoolRules(Description):
     sources: tuple[str, ...]
     scheme: Scheme
     windows: Literal["full", "own"]  # windowed layers hold every token, or their window
+    chunks: Literal["full", "own"] = "full"  # layers of chunked attention likewise
     block_tokens: int
     indexed_block_tokens: int | None = None  # where an indexer picks the tokens; None: the same
     latent_block_tokens: int | None = None  # 576-wide latents (FlashMLA); None: the same

@@ -148,3 +148,28 @@ def test_every_record_is_compared_or_says_why_not():
             assert closed, record["id"]
             assert "estimate" in record["check"] or record["note"], record["id"]
     assert {r["id"] for r in RECORDS if r["completeness"] == "B" and "open" in r["check"]} == {"M007", "M073"}
+
+
+def test_a_longer_context_starts_where_a_shorter_one_is_refused():
+    """vllm-project/vllm#10517: 29,000 tokens are refused, 35,000 start, since chunked prefill switches itself on above 32,768."""
+    record = next(r for r in RECORDS if r["id"] == "M002")
+    assert not run(record).fits
+    longer = run(record | {"flags": record["flags"] | {"max_model_len": 35_000}})
+    assert longer.fits
+    assert longer.balance.activation.bytes / GIB == pytest.approx(15.05 - 14.9888, abs=0.01)
+
+
+def test_weights_of_a_rank_are_the_logged_ones():
+    """Stored bytes and one rotary table: 14.9888 GiB (#10517), 7.51 GiB of two ranks (#11251), 56.98 GiB (sgl-project/sglang#18263)."""
+    for identity, gib, within in (("M001", 14.9888, 1e-4), ("M023", 7.51, 5e-3), ("M011", 56.98, 0.06)):
+        record = next(r for r in RECORDS if r["id"] == identity)
+        assert run(record).balance.weights.bytes / GIB == pytest.approx(gib, abs=within)
+
+
+def test_the_utilization_that_pays_for_graphs_is_their_share_of_the_device():
+    """noonghunna/club-3090#127: 0.17 GiB of graphs at 0.92 leave what 0.9129 leaves without them."""
+    record = {"id": "", "engine": "vllm", "version": "0.20", "model": "Qwen/Qwen3-8B", "shape": None, "device": "rtx3090"}
+    total, graph = round(23.56 * GIB), round(0.17 * GIB)
+    with_graphs = run(record | {"flags": {"gpu_memory_utilization": 0.92}}, measured={"total": total, "graph": graph})
+    without = run(record | {"flags": {"gpu_memory_utilization": 0.9129}}, measured={"total": total, "graph": 0})
+    assert with_graphs.available == pytest.approx(without.available, abs=0.005 * GIB)
