@@ -10,7 +10,7 @@ from models.kernels.burst import footprint
 from models.memory import KvLayout, blocks, kv_layout, lora_bytes, paging
 from models.step_time import prefill_seconds, round_bytes, round_floor, round_seconds
 from models.task import request_seconds
-from models.traffic import balance_batch, read_per_token, utilisation
+from models.token_traffic import balance_batch, read_per_token, utilisation
 from tests.golden.support import GIB, GOLDEN, MIB, MS, QWEN, case, columns, expected, printed
 
 BLOCK = GOLDEN["conditions"]["block_tokens"]

@@ -25,7 +25,7 @@ from models.quality import probability_correct
 from models.readers.gguf_file import GGML_TYPES
 from models.readers.load import load_architecture
 from models.step_time import round_bytes
-from models.traffic import crossover, net_saving
+from models.token_traffic import crossover, net_saving
 from models.units import parse_bandwidth, parse_bytes
 from tests.golden.support import GIB, GOLDEN, MIB, MS, QWEN, case, columns, printed
 
