@@ -15,6 +15,7 @@ from models.capacity.settings import Settings
 from models.capacity.sized import NO_MEMORY, Sized
 from models.catalog.pool_rules import PoolRules
 from models.describe.architecture import Architecture
+from models.errors import NotCoveredError
 from models.facts.formats import kv_format
 from models.units import GIB
 
@@ -22,6 +23,12 @@ from models.units import GIB
 def sized(arch: Architecture, settings: Settings, rules: PoolRules, available: int, budget: int, seqs: int) -> Sized:
     """The pool in ``available`` bytes; ``budget`` tokens of a step, ``seqs`` requests at most."""
     block = default_block(arch, settings, rules)
+    kept = {g.state.kind for g in arch.layers if g.state} & set(rules.states_by_block)
+    if kept and settings.enable_prefix_caching:
+        raise NotCoveredError(
+            f"{rules.title} {rules.version} keeps a {min(kept)} state for every block of a cached prefix, in blocks of the kernel's chunk",
+            path="enable_prefix_caching", value=True, way_out="leave it off, or take 0.28 or later",
+        )  # fmt: skip
     windows = _own_windows(rules, settings)
     layers = cache_layers(arch, settings, kv_cache_format(arch, settings, rules), block, windows=windows)
     if rules.scheme == "uniform_blocks":

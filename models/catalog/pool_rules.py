@@ -44,6 +44,7 @@ class PoolRules(Description):
     batches_in_flight: Literal["one", "asynchronous"] = "one"
     group_growth: float = 0.0
     state_pages: Literal["none", "one", "by_caching"] = "none"
+    states_by_block: tuple[str, ...] = ()  # kinds of state kept for every block where prefixes are cached
     state_alignment: int = 16
     latent_alignment: int = 16
     hybrid_prefix_caching: bool = False
