@@ -53,3 +53,12 @@ def test_drawn_mixtures_are_grouped_as_the_release_does(release):
         layers = tuple(CacheLayer(*layer) for layer in case["layers"])
         request = Request(case["max_len"], flight * case["budget"], pages)
         same(grouped(pool_of(layers, rules, 16), request, rules, case["available"]), case["found"][release])
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, id=f"{c['model']}-{c['pp']}") for c in ORACLE["stages"]])
+def test_stages_share_the_pool_as_the_release_does(case):
+    asked = Settings(pp=case["pp"], max_model_len=case["max_len"], kv_cache_dtype="bf16", enable_prefix_caching=True)
+    for release, (blocks, concurrency) in case["found"].items():
+        found = sized(load_architecture(case["model"]), asked, pool_rules("vllm", release), case["available"], case["budget"], 1)
+        assert found.blocks == blocks
+        assert found.concurrency == pytest.approx(concurrency, rel=1e-12)
