@@ -6,7 +6,8 @@ Everything is fitted at run time from the table that is given. Protocols, for ea
     K       the fit sees all other groups and K random rows of this group, and predicts the group's other rows
     0       the fit sees the other groups only, and predicts the whole group
     K only  one fit sees K rows of every group and nothing else
-each on distinct measurements; K and 0 also on the table as listed, duplicates kept.
+each on distinct measurements, refitted for every group. K and 0 also on the table as listed, duplicates kept: there one fit whose held-out
+rows are removed in closed form (its linearisation, not its coefficients, has seen them).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.silicon_rows import Row, architectures, distinct, load_architecture, read_table, with_years
-from models.calibration.additive import AdditiveModel, Floats, Ints, Kernel, Table, interval_scale
+from models.calibration.additive import AdditiveModel, Fit, Floats, Ints, Kernel, Table, interval_scale
 from models.calibration.served_load import LoadFacts, ServedLoad, first_token_terms, load_facts, shape_of, step_terms
 from models.catalog.devices import load_device
 from models.catalog.serving_prior import first_token_coefficients, kernel_widths, step_coefficients
@@ -106,30 +107,44 @@ def _groups(rows: list[Row], rng: np.random.Generator) -> dict[str, Ints]:
     return {name: rng.permutation(np.array(found, dtype=np.intp)) for name, found in sorted(members.items())}
 
 
-def _scale(model: AdditiveModel, measured: Floats, train: Ints, groups: dict[str, Ints], keep: int, passes: int) -> tuple[Any, float]:
-    """A fit and the interval factor that would have covered the training groups, had each shown only ``keep`` of its rows."""
-    fit = model.fit(measured, train, passes)
-    where = {row: i for i, row in enumerate(train)}
-    blocks = [np.array([where[r] for r in rows[keep:] if r in where], dtype=np.intp) for rows in groups.values()]
-    errors = model.held_out(fit, [b for b in blocks if len(b)])
-    if sum(map(len, errors)) < _ENOUGH:
-        return fit, 1.0
-    weights = np.concatenate([np.full(len(e), 1 / len(e)) for e in errors])  # a new group is one draw from groups, not from rows
-    return fit, interval_scale(np.concatenate(errors), COVERAGE, QUANTILE, weights)
+def _scale(errors: list[tuple[Floats, Floats]], weights: Floats) -> float:
+    """Interval factor that covers what was held out; without enough of it the prior's own width stays."""
+    standard = np.concatenate([e / sd for e, sd in errors]) if errors else np.array([])
+    return interval_scale(standard, COVERAGE, QUANTILE, weights) if len(standard) >= _ENOUGH else 1.0
 
 
-def evaluate(model: AdditiveModel, measured: Floats, groups: dict[str, Ints], keep: int, passes: int = 4) -> Outcome:
-    """Each group in turn: the other groups in full plus ``keep`` rows of this one."""
+def _learned_scale(model: AdditiveModel, fit: Fit, groups: dict[str, Ints], keep: int) -> float:
+    """The factor that would have covered the fitted groups, had each shown only ``keep`` of its rows."""
+    where = {int(row): i for i, row in enumerate(fit.rows)}
+    blocks = [np.array([where[int(r)] for r in rows[keep:]], dtype=np.intp) for rows in groups.values() if len(rows) > keep]
+    errors = model.held_out(fit, blocks)
+    weights = np.concatenate([np.full(len(e), 1 / len(e)) for e, _ in errors] or [np.array([])])
+    return _scale(errors, weights)  # a new group is one draw from groups, not from rows: groups weigh alike
+
+
+def evaluate(model: AdditiveModel, measured: Floats, groups: dict[str, Ints], keep: int) -> Outcome:
+    """Each group in turn: a fit on the other groups in full plus ``keep`` rows of this one."""
     found: list[tuple[Ints, Floats, Floats]] = []
     for name, rows in groups.items():
-        test = rows[keep:]
+        test, others = rows[keep:], {o: r for o, r in groups.items() if o != name}
         if not len(test):
             continue
-        others = [r for other, r in groups.items() if other != name]
-        train = np.concatenate([rows[:keep], *others]) if others else rows[:keep]
-        fit, scale = _scale(model, measured, train, {o: r for o, r in groups.items() if o != name}, keep, passes)
+        fit = model.fit(measured, np.concatenate([rows[:keep], *others.values()]))
         answer = model.predict(fit, test)
-        found.append((test, answer.log_mean - measured[test], answer.log_sd * scale * QUANTILE))
+        found.append((test, answer.log_mean - measured[test], answer.log_sd * _learned_scale(model, fit, others, keep) * QUANTILE))
+    return Outcome(*(np.concatenate(part) for part in zip(*found, strict=True)))
+
+
+def evaluate_once(model: AdditiveModel, measured: Floats, groups: dict[str, Ints], keep: int) -> Outcome:
+    """As ``evaluate``, from one fit of all rows whose blocks are removed in closed form; a group's width comes from the others."""
+    fit = model.fit(measured, np.arange(len(measured)))
+    tests = {name: rows[keep:] for name, rows in groups.items() if len(rows) > keep}
+    errors = dict(zip(tests, model.held_out(fit, list(tests.values())), strict=True))
+    found: list[tuple[Ints, Floats, Floats]] = []
+    for name, (error, sd) in errors.items():
+        others = [e for other, e in errors.items() if other != name]
+        weights = np.concatenate([np.full(len(e), 1 / len(e)) for e, _ in others] or [np.array([])])
+        found.append((tests[name], -error, sd * _scale(others, weights) * QUANTILE))
     return Outcome(*(np.concatenate(part) for part in zip(*found, strict=True)))
 
 
@@ -138,10 +153,9 @@ def evaluate_only(model: AdditiveModel, measured: Floats, groups: dict[str, Ints
     train = np.concatenate([rows[:keep] for rows in groups.values()])
     test = np.concatenate([rows[keep:] for rows in groups.values()])
     fit = model.fit(measured, train)
-    errors = np.concatenate(model.held_out(fit, [np.array([i], dtype=np.intp) for i in range(len(train))]))
-    scale = interval_scale(errors, COVERAGE, QUANTILE) if len(errors) >= _ENOUGH else 1.0
+    errors = model.held_out(fit, [np.array([i], dtype=np.intp) for i in range(len(train))])
     answer = model.predict(fit, test)
-    return Outcome(test, answer.log_mean - measured[test], answer.log_sd * scale * QUANTILE)
+    return Outcome(test, answer.log_mean - measured[test], answer.log_sd * _scale(errors, np.ones(len(errors))) * QUANTILE)
 
 
 def summary(error: Floats, half_width: Floats) -> dict[str, float]:
@@ -165,7 +179,8 @@ def _protocols(rows: list[Row], way: str, keep: int, seed: int) -> dict[str, dic
     for metric in METRICS:
         model, measured = build(rows, facts, metric), _measured(rows, metric)
         for k in dict.fromkeys((keep, 0)):
-            out[f"{way}, K={k}"][metric] = report(rows, evaluate(model, measured, groups, k, 4 if way == "distinct" else 3))
+            predict = evaluate if way == "distinct" else evaluate_once
+            out[f"{way}, K={k}"][metric] = report(rows, predict(model, measured, groups, k))
         if way == "distinct" and keep:
             out[f"{way}, K={keep} only"][metric] = report(rows, evaluate_only(model, measured, groups, keep))
     return out

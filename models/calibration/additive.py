@@ -188,18 +188,18 @@ class AdditiveModel:
             variance = variance - np.einsum("ij,ji->i", cross, cho_solve(fit.factor, cross.T, check_finite=False))
         return Prediction(mean, np.sqrt(np.maximum(variance, 0.0) + self.kernel.noise_sd**2))
 
-    def held_out(self, fit: Fit, blocks: Sequence[Ints]) -> list[Floats]:
-        """Standardised errors of blocks of fitted rows, each predicted from all other fitted rows.
+    def held_out(self, fit: Fit, blocks: Sequence[Ints]) -> list[tuple[Floats, Floats]]:
+        """(log measured less log predicted, its standard deviation) of blocks of fitted rows, each from all other fitted rows.
 
         Closed form (Rasmussen and Williams 2006, section 5.4.2, for blocks): with Q = K^-1 the error is Q_bb^-1 (Q r)_b and its
-        covariance Q_bb^-1. ``blocks`` hold positions within ``fit.rows``.
+        covariance Q_bb^-1; only the linearisation has seen the block. ``blocks`` hold positions within ``fit.rows``.
         """
         precision = cho_solve(fit.factor, np.eye(len(fit.rows)), check_finite=False)
         found = []
         for block in blocks:
             covariance = np.linalg.inv(precision[np.ix_(block, block)])
             variance = np.diag(covariance) - self.kernel.noise_sd**2 * (fit.inflation[block] - 1.0)
-            found.append((covariance @ fit.alpha[block]) / np.sqrt(np.maximum(variance, self.kernel.noise_sd**2)))
+            found.append((covariance @ fit.alpha[block], np.sqrt(np.maximum(variance, self.kernel.noise_sd**2))))
         return found
 
 
