@@ -33,13 +33,22 @@ def prefill_seconds(calibration: Calibration, k: Columns, x: Ints, c: Ints) -> F
     """Seconds until every prompt of the wave is processed (its requests' common first token)."""
     n = prefill_steps(k, x, c)
     time = _PREFILL[type(calibration.prefill)](calibration.prefill, k, x, n, c) * k.prefill_factor
-    return np.maximum(time, prefill_floor(k, x, n))
+    return np.maximum(time, prefill_floor(k, x, n, c))
 
 
-def prefill_floor(k: Columns, x: Ints, n: Ints) -> Floats:
-    """max(F / P, D / B) of the phase: weights are read once a step, cached context at least once."""
-    bytes_read = n * k.weight_read + x * k.kv_cached_read
+def prefill_floor(k: Columns, x: Ints, n: Ints, c: Ints) -> Floats:
+    """max(F / P, D / B) of the phase: each step reads the weights and the experts its tokens touch, cached context once in all."""
+    full, tail = _split(k, x, n, c)
+    weights = (n - 1) * weight_bytes(k, full) + weight_bytes(k, tail)
+    bytes_read = weights + x * k.kv_cached_read
     return np.asarray(np.maximum(x * k.prefill_flops / k.peak_flops, bytes_read / k.peak_bytes_per_s), dtype=np.float64)
+
+
+def _split(k: Columns, x: Ints, n: Ints, c: Ints) -> tuple[Ints, Ints]:
+    """Tokens of each of the n - 1 full steps of a prefill, and of its last one."""
+    total = x * k.new_tokens
+    full = np.minimum(c, -(-total // n))
+    return full, total - (n - 1) * full
 
 
 def efficiency(table: EfficiencyTable, x: Ints, prompt: Ints) -> Floats:
@@ -62,9 +71,7 @@ def _prefill_table(form: PrefillForm, k: Columns, x: Ints, n: Ints, _c: Ints) ->
 def _prefill_stepwise(form: PrefillForm, k: Columns, x: Ints, n: Ints, c: Ints) -> Floats:
     """(n - 1) full steps and a tail; head rows, pairs and sequences spread evenly over the tokens."""
     model = step_model(form, k, (k.prefill_flops - k.new_tokens * k.flops_per_token - k.flops_per_logit_row) / k.pairs)
-    total = x * k.new_tokens
-    full = np.minimum(c, -(-total // n))
-    tail = total - (n - 1) * full
+    full, tail = _split(k, x, n, c)
 
     def step(tokens: Ints) -> Floats:
         share = tokens / k.new_tokens  # requests' worth of tokens in the step

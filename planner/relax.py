@@ -10,7 +10,9 @@ import numpy as np
 
 from models.case import Case
 from models.describe.configuration import Configuration
+from models.describe.engine import not_launchable
 from models.kernels.burst import NEVER
+from models.units import parse_bytes
 from planner.answer import Relaxation
 from planner.predict import outward
 from planner.scenario_file import with_value
@@ -30,8 +32,8 @@ class Infeasibility:
 
 
 def of_candidates(case: Case, configurations: Mapping[str, Configuration]) -> Infeasibility:
-    """Over the named configurations that the engine can run (all of them when it can run none)."""
-    table = {label: _values(case, one) for label, one in configurations.items()}
+    """Over the named configurations that the engine can run; nothing when it can run none, since no limit is to blame then."""
+    table = {label: _values(case, one) for label, one in configurations.items() if not not_launchable(one, case.engine)}
     names = conflict.relaxable(single(case, next(iter(configurations.values())))[0])
 
     def possible(kept: frozenset[str]) -> bool:
@@ -43,7 +45,7 @@ def of_candidates(case: Case, configurations: Mapping[str, Configuration]) -> In
         reached = {label: value for label, (value, _, _) in others.items() if value < NEVER}
         if reached:
             label = min(reached, key=lambda one: (reached[one], one))
-            found.append(_relaxation(case, name, reached[label], others[label][2], label))
+            found.extend(_relaxation(case, name, reached[label], others[label][2], label))
     return Infeasibility(conflict.minimal(names, possible) if not possible(frozenset(names)) else (), tuple(found))
 
 
@@ -58,11 +60,11 @@ def of_space(case: Case, grid: Grid) -> Infeasibility:
     """Over the whole space at full resolution; the conflict begins from CP-SAT's assumption core."""
     from solvers import core  # noqa: PLC0415
 
-    found = []
+    found: list[Relaxation] = []
     for name in conflict.relaxable(grid):
         least = conflict.least(grid, name)
         if least is not None:
-            found.append(_relaxation(case, name, least.value, least.unit, _short(grid.configuration(least.cell))))
+            found.extend(_relaxation(case, name, least.value, least.unit, _short(grid.configuration(least.cell))))
     return Infeasibility(conflict.conflicts(grid, core.assumption_core(grid)), tuple(found))
 
 
@@ -73,12 +75,16 @@ def _short(configuration: Configuration) -> str:
     return ", ".join([f"{configuration.max_num_seqs} sequences", *(p for p in parts if p)])
 
 
-def _relaxation(case: Case, name: str, value: int, unit: str, winner: str) -> Relaxation:
+def _relaxation(case: Case, name: str, value: int, unit: str, winner: str) -> list[Relaxation]:
+    """The relaxation in the user's units; none where the card itself or the instance has not as much memory."""
     path = {
         "kv_budget": "hardware.kv_budget", "device_memory": "hardware.memory", "context": "engine.max_model_len",
     }.get(name, f"workload.{case.class_name}.slo.{name}")  # fmt: skip
     shown = outward(value, unit)
-    return Relaxation(path=path, value=shown, text=f"{name} {SYMBOL[unit]} {shown}", winner=winner)
+    most = {"device_memory": case.device.memory_bytes, "kv_budget": case.scenario.hardware.memory or case.device.memory_bytes}.get(name)
+    if most is not None and parse_bytes(shown) > most:
+        return []
+    return [Relaxation(path=path, value=shown, text=f"{name} {SYMBOL[unit]} {shown}", winner=winner)]
 
 
 def shorter_output(raw: Mapping[str, Any], case: Case, feasible: Callable[[Mapping[str, Any]], str | None]) -> Relaxation | None:

@@ -18,7 +18,7 @@ from models.describe.scenario import Objective
 from models.errors import SolverError
 from models.kernels.burst import NEVER
 from solvers.cpsat_model import ClassModel, build_model
-from solvers.cpsat_tables import ClassKey, Tables, build, split_classes
+from solvers.cpsat_tables import Tables, build, split_classes
 from solvers.full_resolution import Bounded, bounded_cells
 from solvers.grid import Cell, Grid
 from solvers.objective import per_device, scale
@@ -61,16 +61,13 @@ def solve(
     state = _State(score=cutoff * SLACK if np.isfinite(cutoff) else cutoff)
     bound, cells = bounded_cells(grid) if bounded is None else bounded
     classes = split_classes(grid, cells)
-    order = sorted(classes, key=lambda key: (_class_bound(grid, bound, classes[key], key), str(key)))
+    order = sorted(classes, key=lambda key: (_class_bound(bound, classes[key]), str(key)))
     for key in order:
-        least = _class_bound(grid, bound, classes[key], key)
+        least = _class_bound(bound, classes[key])
         if not least < state.score:
             state.bound = min(state.bound, least)
             continue
         open_cells = classes[key][bound[classes[key]] < state.score]
-        if not len(open_cells):
-            state.bound = min(state.bound, state.score)
-            continue
         state.explored += len(open_cells)
         left = time_limit_s - (time.monotonic() - started)
         tables = build(grid, cells.take(open_cells), key)
@@ -89,12 +86,9 @@ def _solution(state: _State, cutoff: float) -> Solution:
     return Solution(Status.OPTIMAL, Termination.PROVEN, state.score, state.score, state.cell, state.explored)
 
 
-def _class_bound(grid: Grid, bound: Any, index: Any, key: ClassKey) -> float:
-    """Least score of a class: its cells' bounds, raised where only ``on_time`` of the admitted count as good."""
-    least = float(bound[index].min())
-    if grid.case.scenario.objectives[0] is Objective.LATENCY:
-        return least
-    return least * (key.admitted / key.on_time) * (1 - 1e-12) if key.on_time else float("inf")  # rounding never lifts a bound
+def _class_bound(bound: Any, index: Any) -> float:
+    """Least score of a class: its cells' bounds, which already count how many answers can be on time at best."""
+    return float(bound[index].min())
 
 
 def limits_of(grid: Grid) -> dict[str, int]:

@@ -85,16 +85,18 @@ _PREFILL_COLUMNS = (
 
 
 def split_classes(grid: Grid, cells: Cells) -> dict[ClassKey, npt.NDArray[np.intp]]:
-    """Indices of ``cells`` by class; with a percentile below 100 one class for each count that may be on time."""
+    """Indices of ``cells`` by class; with a percentile below 100 one class for each count of whole waves that may be on time."""
     codes = np.unravel_index(cells.branch, grid.axes.shape)
     k = grid.columns.take(cells.branch)
     admitted = np.minimum(cells.a, grid.case.requests)
     limits = Limits.of(grid.case.request.slo, grid.case.requests)
     timed = bool(grid.case.request.slo.deadlines())
+    least = min(limits.e2e_rank, limits.ttft_rank)  # a request is on time when it meets every deadline, and each counts its own share
     found: dict[ClassKey, list[int]] = {}
     for i in range(len(cells.b)):
         a = int(admitted[i])
-        for on_time in range(limits.served, a + 1) if timed else (a,):
+        x = min(max(int(cells.b[i]) // int(k.samples[i]), 1), a)
+        for on_time in (*range(-(-least // x) * x, a, x), a) if timed else (a,):
             key = ClassKey(int(k.devices[i]), int(codes[1][i]), int(codes[2][i]), int(k.buffers[i]), a, on_time)
             found.setdefault(key, []).append(i)
     return {key: np.array(rows) for key, rows in found.items()}

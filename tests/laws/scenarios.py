@@ -14,7 +14,8 @@ MODELS = (
     "google/gemma-3-4b-it", "meta-llama/Llama-3.1-8B-Instruct", "XiaomiMiMo/MiMo-7B-Base",
 )  # fmt: skip
 """Dense, small, mixture of experts, latent attention, hybrid with recurrent state, windows, dense, with an MTP head."""
-DEVICES = ("rtx-pro-6000-ws", "h100-sxm-80", "h200-sxm", "a100-sxm-80", "rtx-4090")
+DEVICES = {"rtx-pro-6000-ws": 95, "h100-sxm-80": 79, "h200-sxm-141": 140, "a100-sxm-80": 79, "rtx4090": 23}
+"""Devices and whole GiB that an instance may take of each."""
 CHAPTER = ("chapter8", "chapter8-table", "chapter8-scheduler")
 OBJECTIVES = ("gpu_seconds_per_good_request", "goodput", "joules_per_good_request", "cost", "latency")
 KV_FORMATS = ("bf16", "fp8_e4m3", "q8_0", "q4_0", "int8_per_token_head", "int4_per_token_head", "nvfp4")
@@ -42,13 +43,16 @@ def random_scenario(r: Random, *, proven_only: bool = False) -> dict[str, Any]:
 
 
 def _hardware(r: Random, *, chapter: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {"device": DEVICES[0] if chapter else r.choice(DEVICES), "price_per_hour": r.choice([0.5, 2.0, 3.99])}
+    device = "rtx-pro-6000-ws" if chapter else r.choice(list(DEVICES))
+    found: dict[str, Any] = {"device": device, "price_per_hour": r.choice([0.5, 2.0, 3.99])}
     if not chapter:
         found["count"] = r.choice([1, 1, 2])
+    room = DEVICES[device]
     if r.random() < 0.7:
-        found["memory"] = f"{r.choice([18, 20, 24, 32, 64, 160])} GiB"
+        room = min(room, r.choice([18, 20, 24, 32, 64, 160]))
+        found["memory"] = f"{room} GiB"
     if r.random() < 0.6:
-        found["kv_budget"] = f"{r.choice([0.25, 1, 3, 6, 9.02, 12, 40])} GiB"
+        found["kv_budget"] = f"{min(room, r.choice([0.25, 1, 3, 6, 9.02, 12, 40]))} GiB"
     if r.random() < 0.3:
         found["host_link"] = f"{r.choice([4, 28, 64, 450])} GB/s"
     return found

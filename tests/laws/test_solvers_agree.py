@@ -22,7 +22,7 @@ def score_at(grid: Grid, cell) -> float:
     return float(grid.scored(grid.point(k, one * cell.b, one * cell.a, one * cell.c, one * cell.o)).flat[0])
 
 
-@examples(150)
+@examples(100)
 @given(scenarios())
 def test_full_resolution_finds_the_optimum_of_the_enumeration(raw):
     grid = grid_of(raw)
@@ -33,7 +33,7 @@ def test_full_resolution_finds_the_optimum_of_the_enumeration(raw):
         assert score_at(grid, cell) == score
 
 
-@examples(150)
+@examples(100)
 @given(scenarios(proven_only=True), st.booleans())
 def test_cpsat_finds_the_optimum_of_the_enumeration(raw, with_incumbent):
     grid = grid_of(raw)
@@ -62,7 +62,7 @@ def test_best_of_each_group_is_the_best_of_the_enumeration(raw):
     assert [score for score, _ in full_resolution.solve(grid, keep=12).best] == expected
 
 
-@examples(80)
+@examples(40)
 @given(scenarios(), st.sampled_from([None, "kv_budget", "device_memory", "e2e", "ttft", "itl", "tpot"]))
 def test_the_bound_bounds_every_cell_and_drops_none_that_is_feasible(raw, target):
     grid = grid_of(raw)
