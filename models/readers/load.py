@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ def load_architecture(name_or_path: str | Path) -> Architecture:
     return _with_stored_bytes(arch, path.parent) if path.name == "config.json" else arch
 
 
+@lru_cache(maxsize=64)
 def _from_catalogue(name: str) -> Architecture:
     entry = model_entry(name)
     arch = read_config(entry["config"], str(entry["name"]), str(entry["name"]), entry.get("hf_quant_config"))
