@@ -25,6 +25,7 @@ $(STAMP): requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m compileall -q api db models planner solvers
 	touch $(STAMP)
 
 # Resolves pyproject.toml to exact, hashed versions for every platform; needs the package uv.

@@ -84,5 +84,6 @@ def _failed(message: str, code: int) -> int:
 def main() -> None:
     """Entry point of the installed command."""
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # else pydantic reads the metadata of every installed package
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no linear algebra here is worth threads that spin
     gc.set_threshold(50_000, 20, 20)  # one short run that mostly builds classes: collecting often costs a tenth of it
     raise SystemExit(run())

@@ -17,13 +17,7 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_LOADER):  # type: ignore[misc]
-    """Safe loader that refuses a key written twice and aliases (which can blow up exponentially)."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.get_event()
-            raise yaml.YAMLError(f"aliases are not accepted (line {event.start_mark.line + 1})")
-        return super().compose_node(parent, index)
+    """Safe loader that refuses a key written twice."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -49,10 +43,20 @@ def read_raw(path: str | Path) -> dict[str, Any]:
     return _anchored(parse_raw(text, str(file)), file.parent)
 
 
+def _load(text: str) -> Any:
+    """Plain data; aliases are refused, for a few lines of them can stand for more values than fit into memory."""
+    if "*" in text:
+        for event in yaml.parse(text, Loader=_LOADER):
+            if isinstance(event, yaml.AliasEvent):
+                line = event.start_mark.line + 1 if event.start_mark is not None else 0
+                raise yaml.YAMLError(f"aliases are not accepted (line {line})")
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of the safe loader
+
+
 def parse_raw(text: str, path: str = "scenario") -> dict[str, Any]:
     """YAML or JSON text to a mapping."""
     try:
-        raw = yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of the safe loader
+        raw = _load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         first = str(error).splitlines()
         raise FileFormatError(
@@ -107,6 +111,6 @@ def parse_assignment(text: str, option: str = "--set") -> tuple[str, Any]:
     if not separator or not path.strip():
         raise InputError("expected PATH=VALUE", path=option, value=text, way_out="write for example hardware.kv_budget=6GiB")
     try:
-        return path.strip(), yaml.load(value, Loader=_Loader)  # noqa: S506
-    except yaml.YAMLError:
+        return path.strip(), _load(value)
+    except (yaml.YAMLError, RecursionError, ValueError):
         return path.strip(), value

@@ -30,7 +30,8 @@ class Description(BaseModel):
 def first_problem(cls: type[BaseModel], error: ValidationError, path: str = "") -> InputError:
     """Translate pydantic's first complaint into this project's error, naming path, value and way out."""
     problem = error.errors(include_url=False)[0]
-    where = ".".join([path, *(str(part) for part in problem["loc"])] if path else [str(part) for part in problem["loc"]])
+    parts = [str(part) for part in problem["loc"] if "[" not in str(part)]  # without pydantic's names for the members of a union
+    where = ".".join([path, *parts] if path and path.split(".")[-1:] != parts else [path] if path else parts)
     context = problem.get("ctx", {})
     cause = context.get("error")
     if isinstance(cause, _UnitProblemError):
@@ -40,6 +41,8 @@ def first_problem(cls: type[BaseModel], error: ValidationError, path: str = "") 
         return UnknownNameError.suggest("field", str(problem["loc"][-1]), known, path=where)
     if problem["type"] == "missing":
         return InputError("is required and missing", path=where, way_out="add it")
+    if problem["type"] in ("dict_type", "model_type", "mapping_type"):
+        return InputError("expected a mapping of names to values", path=where, value=problem.get("input"))
     message = problem["msg"].removeprefix("Value error, ")
     return InputError(message[0].lower() + message[1:], path=where, value=problem.get("input"))
 

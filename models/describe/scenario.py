@@ -13,6 +13,8 @@ from models.describe.workload import RequestClass
 from models.errors import GoodputError, InputError, UnknownNameError
 
 VARIABLES = tuple(Configuration.model_fields)
+LARGEST_LISTED = 1_000_000
+"""Largest value of a decision variable, so that a range cannot fill the memory."""
 
 
 class Objective(StrEnum):
@@ -52,6 +54,8 @@ class EngineChoice(Description):
         """Decision variables written beside ``name`` are gathered under ``fixed``."""
         if not isinstance(value, dict):
             return value
+        if not isinstance(value.get("fixed", {}), dict):
+            raise ValueError("engine.fixed must be a mapping of variables to values")  # noqa: TRY004 - pydantic reports ValueError alone
         own = {k: v for k, v in value.items() if k not in VARIABLES}
         return own | {"fixed": value.get("fixed", {}) | {k: v for k, v in value.items() if k in VARIABLES}}
 
@@ -59,8 +63,8 @@ class EngineChoice(Description):
 class IntegerRange(Description):
     """Every integer from ``min`` to ``max`` in steps of ``step``."""
 
-    min: Annotated[int, Field(ge=0, strict=True)]
-    max: Annotated[int, Field(ge=0, strict=True)]
+    min: Annotated[int, Field(ge=0, le=LARGEST_LISTED, strict=True)]
+    max: Annotated[int, Field(ge=0, le=LARGEST_LISTED, strict=True)]
     step: Annotated[int, Field(ge=1, strict=True)] = 1
 
     @model_validator(mode="after")
@@ -83,7 +87,7 @@ class Scenario(Description):
     workload: Annotated[dict[str, RequestClass], Field(min_length=1)]
     search: dict[str, Any] | None = None
     candidates: dict[str, dict[str, Any]] | None = None
-    objective: Objective | tuple[Objective, ...] = Objective.GPU_SECONDS
+    objective: Objective | Annotated[tuple[Objective, ...], Field(min_length=1)] = Objective.GPU_SECONDS
     calibration: str = "latest"
 
     @model_validator(mode="after")

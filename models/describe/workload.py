@@ -43,6 +43,10 @@ class Arrivals(Description):
         return self
 
 
+SHORTEST_S, LONGEST_S = 1e-6, 1e9
+"""Deadlines are compared in whole microseconds, as 64-bit integers."""
+
+
 class Deadline(Description):
     """A limit and the share of requests that must meet it, in percent (nearest rank); 100 means every request."""
 
@@ -58,6 +62,8 @@ class Deadline(Description):
     def _positive(self) -> Self:
         if self.limit <= 0:
             raise ValueError("a deadline must be above 0")
+        if not SHORTEST_S <= self.limit <= LONGEST_S:
+            raise ValueError("a deadline must lie between 1 µs and 10^9 s")
         return self
 
 
