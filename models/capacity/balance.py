@@ -5,7 +5,7 @@ G graphs.
     vLLM        available = ceil(u M) - W - O - A (- G from 0.20 on)
     SGLang      rest = (M - c - W) - (M - c)(1 - f), c = context and collective buffers held before the weights
     TensorRT    available = u (M - c - W - A);   llama.cpp available = M - c - W - compute buffer
-Weights: stored bytes of the rank, and the rotary table, context x rotary width x 2 bytes, once.
+Weights: stored bytes of the rank, absorbed copies of latent projections, and the rotary table, context x rotary width x 2 bytes, once.
 Activation peak of t tokens and r sampled rows: max(t x live bytes of a token, r x vocabulary x bytes of a logit). A token's live set
 is largest at the last product of an FFN: residual, its normed copy, the product's output, gate and up, and their combination, that is
 2 (3 h + 3 w) bytes.
@@ -109,8 +109,10 @@ def _slopes(rules: PoolRules, share: float) -> tuple[float, float, float, float,
 def weight_bytes(arch: Architecture, settings: Settings) -> int:
     """Weights that one rank loads (the fullest stage), with the rotary table of its positions."""
     whole = facts.weight_bytes(arch, settings.weight_format, settings.tp) + _draft_weights(arch, settings)
-    if settings.attention_dp > 1:  # attention is not cut over the ranks that serve other requests
-        cut, own = (facts.weight_bytes_of(arch, settings.weight_format, tp, ("attention",)) for tp in (settings.tp, settings.attention_tp))
+    whole += _absorbed_bytes(arch, settings.attention_tp)
+    if settings.attention_dp > 1:  # neither attention nor embedding is cut over ranks that serve other requests
+        apart = ("attention", "embedding")
+        cut, own = (facts.weight_bytes_of(arch, settings.weight_format, tp, apart) for tp in (settings.tp, settings.attention_tp))
         whole += own - cut
     rotary = max((g.attention.rope_dim or g.attention.key_dim for g in arch.layers if g.attention), default=0)
     table = arch.context * rotary * 2
@@ -119,6 +121,16 @@ def weight_bytes(arch: Architecture, settings: Settings) -> int:
     ends = facts.weight_bytes_of(arch, settings.weight_format, settings.tp, ("embedding", "head", "position", "vision"))
     layers = -(-arch.layer_count // settings.pp)
     return int((whole - ends) * layers / arch.layer_count) + ends // 2 + table
+
+
+def _absorbed_bytes(arch: Architecture, tp: int) -> int:
+    """BF16 copies of a latent's up-projections, kept beside the stored ones so that queries and values are absorbed into the latent.
+
+    heads x (key width without its rotary part + value width) x latent x 2 bytes a layer (sglang/srt/models/deepseek_v2.py w_kc and w_vc,
+    vllm/model_executor/layers/attention/mla_attention.py W_UK_T and W_UV).
+    """
+    latents = [(g.count, g.attention) for g in arch.layers if g.attention and g.attention.kind == "latent"]
+    return sum(n * -(-a.heads // tp) * (a.key_dim - a.rope_dim + a.value_dim) * a.latent_dim * 2 for n, a in latents)
 
 
 def _draft_weights(arch: Architecture, settings: Settings) -> int:

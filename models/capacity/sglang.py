@@ -1,7 +1,7 @@
 """SGLang's pool: what the static fraction f leaves beside the weights; its "GB" are GiB.
 
 rest = free after load - free before load x (1 - f)
-tokens = floor(rest / cell), cell = token bytes of all attention layers (and indexer keys, by version), whole pages
+tokens = floor(rest / cell), cell = token bytes of all attention layers (by version with indexer keys and a latent's scales), whole pages
 windows of their own: full = rest / (F + r S), window pool = r full, r = swa_full_tokens_ratio (0.8)
 recurrent layers: a share q / (1 + q) of rest goes to whole states, q = mamba_full_memory_ratio (0.9)
 AITER's workspace comes out of rest first: clamp(512 tokens / L, 2048, 4096) x heads x ceil(L / 256) x (4 d + 8) bytes
@@ -15,6 +15,7 @@ from models.capacity.sized import Sized
 from models.capacity.vllm import kv_cache_format
 from models.catalog.pool_rules import PoolRules
 from models.describe.architecture import Architecture
+from models.facts.kv import layer_kv_bytes
 
 NOT_ENOUGH = "Not enough memory. Please try to increase --mem-fraction-static."
 _REQUESTS = (512, 2048, 4096)  # per context of pool, least, most: max_running_requests
@@ -27,6 +28,8 @@ def sized(arch: Architecture, settings: Settings, rules: PoolRules, rest: int, *
     layers = cache_layers(arch, settings, kv_cache_format(arch, settings, rules), page, windows=rules.windows)
     stored = _per_token(layers, settings, "full") + _per_token(layers, settings, "window", "chunk")
     cell = stored if rules.indexer_in_cell else stored - _indexer(arch, settings)
+    if not given and not rules.latent_scales_in_cell and kv_cache_format(arch, settings, rules) == "fp8_ds_mla":
+        cell -= _latent_scales(arch, settings)
     states, left = _states(layers, rules, rest, given=given)
     if settings.attention_backend == "aiter" and not given:
         left -= _workspace(arch, settings, left, cell)
@@ -49,6 +52,12 @@ def _per_token(layers: tuple[CacheLayer, ...], settings: Settings, *kinds: str) 
 def _indexer(arch: Architecture, settings: Settings) -> int:
     count = sum(g.count * index_bytes(g.attention) for g in arch.layers if g.attention)
     return -(-count // settings.pp)
+
+
+def _latent_scales(arch: Architecture, settings: Settings) -> int:
+    """Bytes a token that the pool stores beyond one an element of the latents."""
+    latents = [(g.count, g.attention) for g in arch.layers if g.attention and g.attention.kind == "latent"]
+    return -(-sum(n * (layer_kv_bytes(a, "fp8_ds_mla") - a.latent_dim - a.rope_dim) for n, a in latents) // settings.pp)
 
 
 def _states(layers: tuple[CacheLayer, ...], rules: PoolRules, rest: int, *, given: bool) -> tuple[int | None, int]:

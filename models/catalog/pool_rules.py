@@ -54,6 +54,7 @@ class PoolRules(Description):
     chunk_tokens: int = 2048
     max_num_seqs: int = 256
     indexer_in_cell: bool = True
+    latent_scales_in_cell: bool = True
     window_ratio: float = 1.0
     state_ratio: float = 0.0
     context_padding: int = 1
