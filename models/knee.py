@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit  # the quantile alone; scipy.stats takes a second to import
 
 from models.errors import InputError
 from models.kernels.step import StepModel
@@ -73,7 +73,7 @@ def knee(
     found = [_crossing(engine, traffic, seed, share, low, high, precision) for seed in seeds]
     rates = np.array([rate for rate, _ in found])
     spread = float(rates.std(ddof=1)) if len(rates) > 1 else 0.0
-    half = float(student.ppf(0.5 + confidence / 2, max(len(rates) - 1, 1))) * spread / len(rates) ** 0.5
+    half = float(stdtrit(max(len(rates) - 1, 1), 0.5 + confidence / 2)) * spread / len(rates) ** 0.5
     half += precision * float(rates.mean()) / 2  # the bracket left by bisection
     mean = float(rates.mean())
     return Knee(mean, mean - half, mean + half, confidence, share, tuple(rates.tolist()), all(bounded for _, bounded in found))

@@ -24,7 +24,7 @@ from models.simulation_types import (
     SimulationResult,
 )
 
-GAP_LOG = 1 << 20  # exact gap entries before they fold into the histogram
+GAP_LOG = 1 << 19  # exact gap entries before they fold into the histogram (12 MiB)
 SAMPLES = 512
 TIMELINE_ROWS = 200_000
 
@@ -182,7 +182,7 @@ def simulate(
         np.zeros(0, np.int64) if requests.klass is None else requests.klass,
         follows, follower, requests.arrival, cancel, np.argsort(cancel, kind="stable"),
         tree.path_start if len(tree.parent) else no_path, tree.paths, nodes, links, results,
-        *_slots(engine), np.zeros(count, np.int64), np.zeros(engine.max_num_seqs + 1, np.int64),
+        *_slots(engine), np.zeros(count, np.int32), np.zeros(engine.max_num_seqs + 1, np.int64),
         np.zeros(count if len(follows) else 1, memory.PENDING_ARRIVAL), np.zeros(4 * engine.max_num_seqs + 64, memory.STACK), *log,
     )  # fmt: skip
     run_scheduler(world)

@@ -1,7 +1,7 @@
 """Percentiles, goodput and cost of a simulated run. Nearest-rank percentiles; client times count from the planned arrival.
 
 The gaps of ``itl`` are all gaps between deliveries of all requests (a speculative round delivers once); ``max_itl`` is the
-longest gap of each request. ``itl`` is exact unless ``itl_resolution`` says 2^-14 (relative), for runs beyond a million entries.
+longest gap of each request. ``itl`` is exact unless ``itl_resolution`` says 2^-14 (relative), for runs beyond half a million entries (some 200,000 requests).
 """
 
 from __future__ import annotations
@@ -130,39 +130,41 @@ def good_requests(result: SimulationResult) -> npt.NDArray[np.bool_]:
 
 
 def _class(result: SimulationResult, chosen: npt.NDArray[np.bool_] | None, good: npt.NDArray[np.bool_], span: float) -> ClassSummary:
-    from models.kernels.statistics import request_metrics  # noqa: PLC0415
+    from models.kernels import statistics  # noqa: PLC0415
 
     r, output, late = result.records, result.requests.output, result.engine.delivery_s
     done = r["status"] == Status.FINISHED
     kept = done if chosen is None else done & chosen
     finished, everybody = int(kept.sum()), bool(kept.all())
-    values = np.empty((5, finished))
-    several = request_metrics(r, output, np.zeros(0, np.bool_) if everybody else kept, values)
-    if late:
-        values[[0, 2]] += late
+    pick, values = np.zeros(0, np.bool_) if everybody else kept, np.empty(finished)
+
+    def measured(metric: int, delivery: float = 0.0) -> Spread:
+        found = statistics.request_metric(r, output, pick, metric, values)
+        if delivery:
+            values[:found] += delivery
+        return spread(values[:found])
+
     requests = len(r) if chosen is None else int(chosen.sum())
     fine = int(good.sum()) if chosen is None else int((good & chosen).sum())
     return ClassSummary(
         requests=requests, finished=finished, good=fine, refused=requests - finished,
-        ttft=spread(values[0]), tpot=spread(values[1, :several]), e2e=spread(values[2]), queue=spread(values[3]),
-        max_itl=spread(values[4, :several]), requests_per_s=finished / span, goodput_per_s=fine / span,
+        ttft=measured(statistics.TTFT, late), tpot=measured(statistics.TPOT), e2e=measured(statistics.E2E, late),
+        queue=measured(statistics.QUEUE), max_itl=measured(statistics.LONGEST),
+        requests_per_s=finished / span, goodput_per_s=fine / span,
         output_tokens_per_s=float((output if everybody else output[kept]).sum()) / span,
     )  # fmt: skip
 
 
 def _growth(result: SimulationResult) -> float:
     """Requests a second by which the queue grows while traffic arrives: slope of the waiting count over the arrival span."""
-    arrivals = np.ascontiguousarray(result.records["arrival"])
-    begun = np.where(result.records["scheduled"] < 0, result.records["last"], result.records["scheduled"])
-    if float(arrivals.min(initial=0.0)) < 0:
-        begun, arrivals = begun[arrivals >= 0], arrivals[arrivals >= 0]
-    if len(arrivals) < 2:
-        return 0.0
-    end = float(arrivals.max())
-    half = (float(arrivals.min()) + end) / 2
+    from models.kernels.statistics import waiting_at  # noqa: PLC0415
+
+    records = result.records
+    end, begin = float(records["arrival"].max(initial=0.0)), float(records["arrival"].min(initial=0.0))
+    half = (max(begin, 0.0) + end) / 2
     if end <= half:
         return 0.0
-    waiting = [int(((arrivals <= moment) & (begun > moment)).sum()) for moment in (half, end)]
+    waiting = [waiting_at(records, moment) for moment in (half, end)]
     return (waiting[1] - waiting[0]) / (end - half)
 
 

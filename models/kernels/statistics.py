@@ -96,23 +96,41 @@ def collect(gaps: Table, low: float, high: float, sub: int, values: Table, weigh
     return found
 
 
+TTFT, E2E, QUEUE, TPOT, LONGEST = 0, 1, 2, 3, 4
+
+
 @compiled
-def request_metrics(results: Table, output: Table, chosen: Table, values: Table) -> int:
-    """Rows ttft, tpot, e2e, queue, longest gap of the chosen requests; tpot and the gap only of those with several tokens."""
-    found, several = 0, 0
+def request_metric(results: Table, output: Table, chosen: Table, metric: int, values: Table) -> int:
+    """One metric of the chosen requests; tpot and the longest gap only of those with several tokens. Returns how many."""
+    found = 0
     for place in range(results.shape[0]):
-        if chosen.shape[0] > 0 and chosen[place] == 0:
+        if (chosen.shape[0] > 0 and chosen[place] == 0) or (metric >= TPOT and output[place] < 2):
             continue
         one = results[place]
-        values[0, found] = one.first - one.arrival
-        values[2, found] = one.last - one.arrival
-        values[3, found] = one.scheduled - one.arrival
+        if metric == TTFT:
+            values[found] = one.first - one.arrival
+        elif metric == E2E:
+            values[found] = one.last - one.arrival
+        elif metric == QUEUE:
+            values[found] = one.scheduled - one.arrival
+        elif metric == TPOT:
+            values[found] = (one.last - one.first) / (output[place] - 1)
+        else:
+            values[found] = one.max_gap
         found += 1
-        if output[place] > 1:
-            values[1, several] = (one.last - one.first) / (output[place] - 1)
-            values[4, several] = one.max_gap
-            several += 1
-    return several
+    return found
+
+
+@compiled
+def waiting_at(results: Table, moment: float) -> int:
+    """Requests that have arrived and neither started nor been refused by ``moment``."""
+    count = 0
+    for place in range(results.shape[0]):
+        one = results[place]
+        begun = one.last if one.scheduled < 0.0 else one.scheduled
+        if 0.0 <= one.arrival <= moment < begun:
+            count += 1
+    return count
 
 
 @compiled
