@@ -67,7 +67,7 @@ def balance(
     if measured.total is None and device is None:
         return None
     total = _given(measured.total) or _part(visible_memory(device) if device else None)
-    weights = _given(measured.weights) or Part(weight_bytes(arch, settings), 0.0, "shape")
+    weights = _given(measured.weights) or _weights(arch, settings)
     non_torch = _given(measured.non_torch) or _outside(rules, settings)
     activation = _given(measured.activation) or _activation(arch, settings, rules, step)
     graph = _given(measured.graph) or _graph(arch, settings, step)
@@ -104,6 +104,14 @@ def _slopes(rules: PoolRules, share: float) -> tuple[float, float, float, float,
     if rules.scheme == "static_fraction":
         return share, 1, share, 0, 0
     return (share, share, share, share, 0) if rules.scheme == "free_fraction" else (1, 1, 1, 1, 0)
+
+
+def _weights(arch: Architecture, settings: Settings) -> Part:
+    """As stored; what is narrower than 16 bits may be repacked by its kernel."""
+    by_format = facts.weight_bytes_by_precision(arch, settings.weight_format, settings.tp)
+    narrow = sum(size for name, size in by_format.items() if name not in ("bf16", "fp16", "fp32"))
+    log_sd = float(estimates()["quantised_weights"]["log_sd"])
+    return Part(weight_bytes(arch, settings), log_sd * narrow / settings.pp, "shape")
 
 
 def weight_bytes(arch: Architecture, settings: Settings) -> int:

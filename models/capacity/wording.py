@@ -15,7 +15,7 @@ def printed(pool: Sized, rules: PoolRules, context: int, available: int) -> list
     gib = f"{available / GIB:.2f}"
     concurrency = f"Maximum concurrency for {context:,} tokens per request: {pool.concurrency:.2f}x"
     if rules.scheme == "uniform_blocks":
-        return [f"# GPU blocks: {pool.blocks}", concurrency]
+        return [f"# GPU blocks: {pool.blocks}", concurrency, *([pool.refusal] if pool.refusal else [])]
     if rules.scheme == "groups":
         lines = [f"Available KV cache memory: {gib} GiB"]
         if pool.refusal:
@@ -35,6 +35,8 @@ def warnings(rules: PoolRules, pool: Sized, asked: int | None, context: int) -> 
         found.append(f"{asked:,} tokens are more than the model's own context of {context:,}: the engine asks for a rope scaling")
     if pool.padding > _PADDING_WORTH_SAYING:
         found.append(f"state pages are padded by {100 * pool.padding:.1f} % to the attention page")
+    if not pool.refusal and pool.concurrency < 1:
+        found.append(f"{rules.title} starts, but a request of the longest context does not fit its pool")
     if pool.window_tokens is not None and rules.scheme == "static_fraction":
         found.append("windowed layers have a pool of their own")
     return found

@@ -92,3 +92,11 @@ def test_bad_input_is_one_clear_line(more, words, capsys):
 def test_the_rank_with_the_least_memory_decides(capsysbinary):
     found = answer([*QWEN, "--available-kv", "16GiB", "--available-kv", "12GiB"], capsysbinary)
     assert found["available_kv_bytes"] == 12 * GIB
+
+
+def test_an_engine_that_starts_with_too_small_a_pool_is_warned_about(capsysbinary):
+    asked = ["capacity", "--model", "Qwen/Qwen3-8B", "--engine", "sglang", "--available-kv", "1GiB", "--max-model-len", "40960"]
+    found = answer(asked, capsysbinary)
+    assert found["fits"] is True
+    assert found["kv_tokens"] == GIB // (36 * 8 * 128 * 2 * 2)
+    assert any("does not fit its pool" in warning for warning in found["warnings"])
