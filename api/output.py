@@ -102,6 +102,12 @@ def write_plot(path: str, raw: dict[str, Any], answer: Answer) -> None:
     sys.stderr.write(f"wrote {path}\n")
 
 
+def write_chart(path: str, draw: Callable[[str], bytes]) -> None:
+    """Draw something for the kind of file that ``path`` names and write it whole or not at all."""
+    _write_whole(Path(path), draw(Path(path).suffix.lower()))
+    sys.stderr.write(f"wrote {path}\n")
+
+
 def _write_whole(file: Path, data: bytes) -> None:
     import os
     import tempfile

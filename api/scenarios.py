@@ -55,6 +55,15 @@ def changed(raw: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> dict[str
     return raw
 
 
+def rate(text: str | None) -> float | None:
+    """A rate such as ``8 /s``; a bare number is meant a second."""
+    if text is None:
+        return None
+    from models.units import parse_rate
+
+    return parse_rate(f"{text} /s" if text.replace(".", "", 1).isdecimal() else text, "--rate")
+
+
 MOST_VALUES = 200
 
 

@@ -20,7 +20,7 @@ from models.errors import ContradictionError, NotCoveredError
 from models.kernels.burst import footprint
 from models.kernels.step import LINEAR, PHYSICAL, StepModel
 from models.lower import captured_rows, lower
-from models.simulation_types import Cache, EngineParameters, Policy
+from models.simulation_types import LARGE_BUDGET, Cache, EngineParameters, Policy
 from models.speculation import constant_acceptance, positions
 from models.step_time import efficiency, step_model
 
@@ -38,8 +38,12 @@ class SimulationInputs:
     pool_bytes: int  # KV pool of one device
 
 
-def lower_simulation(case: Case, configuration: Configuration, *, random: bool = True) -> SimulationInputs:
+def lower_simulation(
+    case: Case, configuration: Configuration, *, random: bool = True, policy: Policy | None = None
+) -> SimulationInputs:  # fmt: skip
     """Lower one configuration; ``random`` draws acceptance position by position, else every round emits its mean.
+
+    ``policy`` None is the engine's own. Static batches and Orca's whole prompts know neither budget nor chunk cap.
 
     Where prefill efficiency depends on the batch, a burst prefills as one batch and other traffic request by request.
     """
@@ -52,10 +56,13 @@ def lower_simulation(case: Case, configuration: Configuration, *, random: bool =
     prefill, decode = _models(case, k, min(case.request.arrivals.burst or 1, configuration.max_num_seqs))
     pool, per_token = _pool(case, k, configuration), _kv_kib_per_token(k, case)
     graphs = (configuration.cuda_graphs, configuration.captured_sizes, False)
+    chosen = policy if policy is not None else Policy.PREFILL_FIRST if case.engine.name == "sglang" else Policy.CHUNKED
+    whole = chosen in (Policy.FIXED, Policy.CONTINUOUS)
     engine = EngineParameters(
-        policy=Policy.PREFILL_FIRST if case.engine.name == "sglang" else Policy.CHUNKED,
-        max_num_seqs=configuration.max_num_seqs, token_budget=configuration.max_num_batched_tokens,
-        chunk_cap=configuration.prefill_chunk or 0, block_tokens=case.block_tokens, kv_blocks=_blocks(pool, per_token, case),
+        policy=chosen, max_num_seqs=configuration.max_num_seqs,
+        token_budget=LARGE_BUDGET if whole else configuration.max_num_batched_tokens,
+        chunk_cap=0 if whole else configuration.prefill_chunk or 0, block_tokens=case.block_tokens,
+        kv_blocks=_blocks(pool, per_token, case),
         cache=Cache.LRU if configuration.prefix_sharing else Cache.OFF,
         max_model_len=case.scenario.engine.max_model_len or case.architecture.context, admission_limit=configuration.admission_limit or 0,
         kv_bytes_per_token=float(((k.kv_private_read / k.samples + k.kv_shared_read) / k.context)[0]),
@@ -143,6 +150,11 @@ def _speculation(case: Case, configuration: Configuration, *, random: bool) -> d
     if configuration.draft is DraftSource.NONE:
         return {}
     given = case.request.speculation[configuration.draft]
+    if given.preparation > 0:
+        raise NotCoveredError(
+            "the simulator has no preparation before the first round", path=f"speculation.{configuration.draft}.preparation",
+            value=given.preparation, way_out="add it to the deadlines' budget, or plan a burst",
+        )  # fmt: skip
     measured = case.calibration.drafts.get(configuration.draft)
     if given.tokens_per_round is not None:
         reference = given.draft_tokens or (measured.draft_tokens if measured else None) or m

@@ -73,13 +73,26 @@ def parse_scenario(raw: Mapping[str, Any]) -> Scenario:
 
 
 def _anchored(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A model given as a relative path that exists beside the file is meant there."""
+    """A model given as a relative path that exists beside the file is meant there; traces are always beside the file."""
     model = raw.get("model")
     if isinstance(model, str) and not Path(model).is_absolute() and model.startswith((".", "~")) is not None:
         beside = folder / model
         if not Path(model).exists() and beside.exists():
-            return raw | {"model": str(beside)}
+            raw = raw | {"model": str(beside)}
+    workload = raw.get("workload")
+    if isinstance(workload, dict):
+        raw = raw | {"workload": {name: _anchored_trace(one, folder) for name, one in workload.items()}}
     return raw
+
+
+def _anchored_trace(one: Any, folder: Path) -> Any:
+    """A class whose trace is named by a relative path, with the path made relative to the folder of the scenario."""
+    trace = one["arrivals"].get("trace") if isinstance(one, dict) and isinstance(one.get("arrivals"), dict) else None
+    name = trace.get("file") if isinstance(trace, dict) else trace
+    if not isinstance(name, str) or Path(name).is_absolute():
+        return one
+    there = str(folder / name)
+    return one | {"arrivals": one["arrivals"] | {"trace": trace | {"file": there} if isinstance(trace, dict) else there}}
 
 
 def with_value(raw: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from planner.answer import SCHEMA_VERSION, Answer, CalibrationUsed, Ranked, Tria
 from planner.launch_commands import launch_commands
 from planner.traffic_answer import explanation, ranked_trial, refused, trials_of
 from planner.traffic_plan import TrafficOptions, TrafficSearch, explore, load, simulate_candidates
-from planner.traffic_trial import Traffic, Trial
+from planner.traffic_trial import Traffic, Trial, resolved_warnings
 from solvers.space import build_space, configuration_from
 from solvers.status import Status
 
@@ -77,7 +77,7 @@ def _answer(
     case = traffic.case
     space, solver, evaluated = how
     winner = ranked[0] if ranked and ranked[0].feasible and ranked[0].launchable[case.engine.name] is True else None
-    warnings = tuple(dict.fromkeys(w for c in traffic.cases.values() for w in c.warnings))
+    warnings = resolved_warnings(traffic)
     note = f"simulated with {len(traffic.requests)} requests; the search proves nothing beyond what it tried"
     return Answer(
         schema_version=SCHEMA_VERSION, status=Status.FEASIBLE if winner else Status.INFEASIBLE, termination="trials done", solver=solver,

@@ -1,68 +1,123 @@
-"""A workload with rates, traces or bursts, lowered to the simulator's request arrays and deadlines. Same seed, same requests."""
+"""A workload with rates, traces or bursts, drawn as the simulator's request arrays and deadlines. Same seed, same requests.
+
+Open processes of several classes share one window: each draws requests in proportion to its mean rate. A burst brings its
+own count; a closed loop and a class without a rate bring the whole count; a trace brings its rows, the first ``count`` of them.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from models.describe.scenario import Scenario
-from models.describe.workload import RequestClass
-from models.errors import NotCoveredError
+from models.describe.traffic import ArrivalProcess, Lengths, TrafficClass
+from models.describe.workload import Arrivals, RequestClass
+from models.errors import InputError, NotCoveredError
+from models.readers.traces import Trace, read_trace
 from models.simulation_types import Deadlines, PrefixTree, RequestArrays
+from models.traffic import from_trace, generate
+
+MOST_REQUESTS = 2_000_000
 
 
 def requests_of(scenario: Scenario, count: int, seed: int) -> RequestArrays:
-    """About ``count`` requests: Poisson arrivals of every class with a rate over one common window, bursts at time 0."""
-    classes = list(scenario.workload.items())
-    rate = sum(r.arrivals.rate or 0.0 for _, r in classes)
-    window = count / rate if rate else 0.0
-    random = np.random.default_rng(seed)
-    times, kinds = [], []
-    for place, (name, one) in enumerate(classes):
-        arrivals = _arrivals(name, one, window, random)
-        times.append(arrivals)
-        kinds.append(np.full(len(arrivals), place, dtype=np.int64))
-    arrival, klass = np.concatenate(times), np.concatenate(kinds)
-    order = np.argsort(arrival, kind="stable")
-    klass = klass[order]
-    prompt = np.array([r.prompt_tokens for _, r in classes], dtype=np.int64)[klass]
-    output = np.array([r.output_tokens for _, r in classes], dtype=np.int64)[klass]
-    return RequestArrays(
-        arrival[order], prompt, output, klass, tuple(name for name, _ in classes), _prefixes([r for _, r in classes], klass)
-    )  # fmt: skip
+    """About ``count`` requests of every class together."""
+    if not 1 <= count <= MOST_REQUESTS:
+        raise InputError(f"must be between 1 and {MOST_REQUESTS}", path="--requests", value=count)
+    classes = scenario.workload
+    for name, one in classes.items():
+        if one.samples > 1:
+            raise NotCoveredError(
+                "the simulator runs each request as one sequence", path=f"workload.{name}.samples", value=one.samples,
+                way_out="plan a burst, or count the branches as requests with a shared prefix",
+            )  # fmt: skip
+    traced = [name for name, one in classes.items() if one.arrivals.trace is not None]
+    if traced:
+        return _recorded(scenario, traced[0], count)
+    total = sum(one.arrivals.per_second or 0.0 for one in classes.values())
+    return generate({name: _class(one, count, total) for name, one in classes.items()}, seed=seed)
 
 
-def _arrivals(name: str, one: RequestClass, window: float, random: np.random.Generator) -> npt.NDArray[np.float64]:
-    if one.arrivals.burst is not None:
-        return np.zeros(one.arrivals.burst)
-    if one.arrivals.rate is None:
+def _recorded(scenario: Scenario, name: str, count: int) -> RequestArrays:
+    if len(scenario.workload) > 1:
         raise NotCoveredError(
-            "plans do not read traces yet",
-            path=f"workload.{name}.arrivals.trace",
-            value=one.arrivals.trace,
-            way_out="state a rate, or a burst",
-        )
-    expected = one.arrivals.rate * window
-    gaps = random.exponential(1.0 / one.arrivals.rate, size=math.ceil(expected + 6 * math.sqrt(expected) + 16))
-    found = np.cumsum(gaps)
-    return np.asarray(found[found <= window])
+            "a trace is the whole traffic; other classes cannot run beside it", path=f"workload.{name}.arrivals.trace",
+            way_out="keep this class alone",
+        )  # fmt: skip
+    trace = scenario.workload[name].arrivals.trace
+    assert trace is not None
+    return from_trace(_first(read_trace(Path(trace.file).expanduser()), count), name=name, speed=trace.speed)
 
 
-def _prefixes(classes: list[RequestClass], klass: npt.NDArray[np.int64]) -> PrefixTree | None:
-    """One shared prefix for each class that has one."""
-    shared = [i for i, one in enumerate(classes) if one.shared_prefix_tokens]
-    if not shared:
-        return None
-    node = np.full(len(classes), -1, dtype=np.int64)
-    node[shared] = np.arange(len(shared))
-    path = node[klass]
-    start = np.concatenate([[0], np.cumsum(path >= 0)]).astype(np.int64)
-    return PrefixTree(
-        parent=np.full(len(shared), -1, dtype=np.int64), tokens=np.array([classes[i].shared_prefix_tokens for i in shared], dtype=np.int64),
-        path_start=start, paths=path[path >= 0], warm=np.array([classes[i].prefix_cached for i in shared]), value=np.zeros(len(shared)),
+def _first(trace: Trace, count: int) -> Trace:
+    """The first ``count`` rows. Prefixes stay as they were found in the whole file."""
+    if len(trace) <= count:
+        return trace
+    tree = trace.prefixes
+    if tree is not None:
+        start = tree.path_start[: count + 1]
+        tree = PrefixTree(tree.parent, tree.tokens, start, tree.paths[: start[-1]], tree.warm, tree.value)
+    return replace(trace, arrival=trace.arrival[:count], prompt=trace.prompt[:count], output=trace.output[:count], prefixes=tree)
+
+
+def _class(one: RequestClass, count: int, total: float) -> TrafficClass:
+    """One class as the generator takes it; further turns of sessions count as requests."""
+    arrivals, turns = one.arrivals, one.session.turns if one.session is not None else 1
+    rate = arrivals.per_second
+    share = arrivals.burst or max(1, round(count * (rate / total if rate is not None else 1.0) / turns))
+    return TrafficClass(
+        requests=share, prompt=one.prompt_lengths or Lengths(fixed=one.prompt_tokens),
+        output=one.output_lengths or Lengths(fixed=one.output_tokens), arrivals=_process(arrivals),
+        shared_prefix_tokens=one.shared_prefix_tokens, prefix_cached=one.prefix_cached, session=one.session,
     )  # fmt: skip
+
+
+def _process(arrivals: Arrivals) -> ArrivalProcess:
+    if arrivals.burst is not None:
+        return ArrivalProcess(burst=True)
+    return ArrivalProcess.model_construct(  # validated already: its fields take text with units
+        burst=False, poisson=arrivals.rate, gamma=arrivals.gamma, burstiness=arrivals.burstiness or 1.0, even=arrivals.even,
+        closed_loop=arrivals.closed_loop, on_off=arrivals.on_off,
+    )  # fmt: skip
+
+
+def scaled(scenario: Scenario, factor: float) -> Scenario:
+    """The same traffic with every open class ``factor`` times as fast."""
+    classes = {name: one.model_copy(update={"arrivals": _faster(one.arrivals, factor)}) for name, one in scenario.workload.items()}
+    return scenario.model_copy(update={"workload": classes})
+
+
+def _faster(arrivals: Arrivals, factor: float) -> Arrivals:
+    if arrivals.trace is not None:
+        return arrivals.model_copy(update={"trace": arrivals.trace.model_copy(update={"speed": arrivals.trace.speed * factor})})
+    if arrivals.on_off is not None:
+        return arrivals.model_copy(update={"on_off": arrivals.on_off.model_copy(update={"rate": arrivals.on_off.rate * factor})})
+    return arrivals.model_copy(
+        update={name: value * factor for name in ("rate", "gamma", "even") if (value := getattr(arrivals, name)) is not None}
+    )
+
+
+def offered_rate(scenario: Scenario, requests: RequestArrays) -> float | None:
+    """Mean arrivals a second of the open classes; of a trace, of its rows; None for bursts and closed loops."""
+    if any(one.arrivals.trace is not None for one in scenario.workload.values()):
+        span = float(requests.arrival[-1] - requests.arrival[0]) if len(requests) > 1 else 0.0
+        return (len(requests) - 1) / span if span > 0 else None
+    return sum(one.arrivals.per_second or 0.0 for one in scenario.workload.values()) or None
+
+
+def typical_lengths(scenario: Scenario, requests: RequestArrays) -> Scenario:
+    """A traced class with the mean lengths of its rows: they shape what is computed once for all requests."""
+
+    def known(one: RequestClass) -> RequestClass:
+        if one.arrivals.trace is None or not len(requests):
+            return one
+        mean = {"prompt_tokens": requests.prompt, "output_tokens": requests.output}
+        return one.model_copy(update={name: max(1, round(float(np.mean(values)))) for name, values in mean.items()})
+
+    return scenario.model_copy(update={"workload": {name: known(one) for name, one in scenario.workload.items()}})
 
 
 def deadlines_of(scenario: Scenario) -> Deadlines:

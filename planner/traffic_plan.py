@@ -20,7 +20,7 @@ from models.describe.scenario import Scenario
 from models.describe.workload import Arrivals
 from models.errors import GoodputError
 from planner.resolve import CalibrationLookup, resolve
-from planner.traffic_load import deadlines_of, requests_of
+from planner.traffic_load import deadlines_of, requests_of, typical_lengths
 from planner.traffic_trial import Traffic, Trial, attempt, run
 from solvers import full_resolution
 from solvers.executors import local_executor
@@ -53,9 +53,11 @@ class TrafficSearch:
 
 
 def load(scenario: Scenario, stored: CalibrationLookup | None, options: TrafficOptions) -> Traffic:
-    """Resolve each class and draw the requests."""
-    cases = {name: resolve(scenario.model_copy(update={"workload": {name: one}}), stored) for name, one in scenario.workload.items()}
-    return Traffic(cases, requests_of(scenario, options.requests, options.seed), deadlines_of(scenario))
+    """Draw the requests, then resolve each class."""
+    requests = requests_of(scenario, options.requests, options.seed)
+    known = typical_lengths(scenario, requests)
+    cases = {name: resolve(known.model_copy(update={"workload": {name: one}}), stored) for name, one in known.workload.items()}
+    return Traffic(cases, requests, deadlines_of(known))
 
 
 def explore(traffic: Traffic, options: TrafficOptions) -> TrafficSearch:

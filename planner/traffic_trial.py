@@ -37,6 +37,15 @@ class Traffic:
         return max(self.cases.values(), key=lambda c: c.request.prompt_tokens + c.request.output_tokens)
 
 
+def resolved_warnings(traffic: Traffic) -> tuple[str, ...]:
+    """Warnings of every class; delivery to the client is inside simulated times, so the note that it is not is replaced."""
+    found = [w for case in traffic.cases.values() for w in case.warnings if not w.startswith("times are the engine's")]
+    delay = traffic.case.calibration.delivery_s
+    if delay:
+        found.append(f"client times include {delay * 1e3:.2f} ms of delivery for every token, measured at batch 1")
+    return tuple(dict.fromkeys(found))
+
+
 @dataclass(frozen=True)
 class Trial:
     """What a simulated configuration came to; ``late`` names each missed deadline with (value, limit) at its percentile."""

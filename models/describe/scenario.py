@@ -114,7 +114,7 @@ class Scenario(Description):
     @property
     def is_burst(self) -> bool:
         """Whether the closed form covers the traffic: one class, all requests at once."""
-        return len(self.workload) == 1 and next(iter(self.workload.values())).arrivals.burst is not None
+        return len(self.workload) == 1 and next(iter(self.workload.values())).closed_form
 
     def only_class(self) -> tuple[str, RequestClass]:
         """The single request class of a closed-form plan."""

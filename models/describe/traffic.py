@@ -46,6 +46,20 @@ class Lengths(Description):
             raise ValueError(f"uniform needs low <= high, not {self.uniform[0]} > {self.uniform[1]}")
         return self
 
+    @property
+    def typical(self) -> int:
+        """Mean length in whole tokens, at least 1; the cap where the mean exceeds it."""
+        if self.fixed is not None:
+            mean = float(self.fixed)
+        elif self.uniform is not None:
+            mean = sum(self.uniform) / 2
+        elif self.lognormal is not None:
+            mean = self.lognormal.mean
+        else:
+            assert self.empirical is not None
+            mean = sum(self.empirical) / len(self.empirical)
+        return max(1, min(round(mean), self.most or round(mean)))
+
 
 class ClosedLoop(Description):
     """``concurrency`` clients, each of which sends its next request ``think`` after the answer to the last one."""

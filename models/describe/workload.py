@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from models.describe.base import ByteCount, Description, PerSecond, Seconds
 from models.describe.configuration import DraftSource
+from models.describe.traffic import ClosedLoop, Lengths, OnOff, Session
 
 Tokens = Annotated[int, Field(ge=1, le=100_000_000, strict=True)]
 
@@ -26,21 +27,54 @@ def _fraction(value: Any) -> Any:
 Probability = Annotated[float, BeforeValidator(_fraction), Field(ge=0.0, le=1.0)]
 
 
+class Trace(Description):
+    """Requests as they were recorded; ``speed`` 2 plays them twice as fast."""
+
+    file: Annotated[str, Field(min_length=1, max_length=4096)]
+    speed: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_name(cls, value: Any) -> Any:
+        return {"file": value} if isinstance(value, str) else value
+
+
 class Arrivals(Description):
-    """Exactly one of: a burst at time zero, a Poisson rate, or a trace file."""
+    """Exactly one kind: all at once, or over time by a process, or as recorded in a file.
+
+    ``rate`` is Poisson; ``gamma`` has gaps of shape ``burstiness`` (1 is Poisson, below 1 comes in clumps); ``even`` is
+    deterministic; ``closed_loop`` has clients that wait for their answer; ``on_off`` alternates.
+    """
 
     burst: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] | None = None
     rate: PerSecond | None = None
-    trace: str | None = None
+    gamma: PerSecond | None = None
+    burstiness: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    even: PerSecond | None = None
+    closed_loop: ClosedLoop | None = None
+    on_off: OnOff | None = None
+    trace: Trace | None = None
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        given = [name for name in ("burst", "rate", "trace") if getattr(self, name) is not None]
+        given = [name for name in ARRIVAL_KINDS if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"give exactly one of burst, rate, trace; {' and '.join(given) or 'none'} given")
-        if self.rate == 0:
-            raise ValueError("rate must be above 0")
+            raise ValueError(f"give exactly one of {', '.join(ARRIVAL_KINDS)}; {' and '.join(given) or 'none'} given")
+        if any(getattr(self, name) == 0 for name in ("rate", "gamma", "even")):
+            raise ValueError(f"{given[0]} must be above 0")
+        if self.burstiness is not None and self.gamma is None:
+            raise ValueError("burstiness belongs to gamma arrivals")
         return self
+
+    @property
+    def per_second(self) -> float | None:
+        """Mean arrivals a second where the description states them."""
+        if self.on_off is not None:
+            return self.on_off.rate * self.on_off.on / (self.on_off.on + self.on_off.off)
+        return self.rate or self.gamma or self.even
+
+
+ARRIVAL_KINDS = ("burst", "rate", "gamma", "even", "closed_loop", "on_off", "trace")
 
 
 SHORTEST_S, LONGEST_S = 1e-6, 1e9
@@ -120,13 +154,29 @@ class Quality(Description):
     retries: Annotated[int, Field(ge=0, le=100, strict=True)] = 0
 
 
+def _typical(lengths: Any) -> int:
+    """The mean of a distribution; 1 where none is given, or where it is wrong and its own field will say so."""
+    try:
+        return Lengths.model_validate(lengths).typical
+    except ValueError:
+        return 1
+
+
 class RequestClass(Description):
-    """Requests of one kind. Lengths are token counts of one request."""
+    """Requests of one kind. Lengths are token counts of one request.
+
+    A length may be written as a distribution (``{lognormal: {mean: 800, cv: 1.2}}``): it is drawn under simulated traffic,
+    and ``prompt_tokens`` and ``output_tokens`` then hold its mean, which shapes what is computed once for all requests. A
+    trace brings its own lengths; until it is read they count as 1.
+    """
 
     prompt_tokens: Tokens
     output_tokens: Tokens
+    prompt_lengths: Lengths | None = None
+    output_lengths: Lengths | None = None
     shared_prefix_tokens: Annotated[int, Field(ge=0, le=100_000_000, strict=True)] = 0
     prefix_cached: bool = False  # the shared prefix is in the cache before the first arrival
+    session: Session | None = None  # each arrival begins a conversation of several turns
     arrivals: Arrivals
     slo: Slo = Slo()
     quality: Quality | None = None
@@ -134,12 +184,42 @@ class RequestClass(Description):
     samples: Annotated[int, Field(ge=1, le=1024, strict=True)] = 1  # parallel branches of one prompt
     weights: ByteCount | None = None  # stated size of the weights, where the file's own size is known
 
+    @model_validator(mode="before")
+    @classmethod
+    def _lengths(cls, value: Any) -> Any:
+        """Distributions move to ``prompt_lengths`` and ``output_lengths``; a trace needs no lengths."""
+        if not isinstance(value, dict):
+            return value
+        found = dict(value)
+        arrivals = found.get("arrivals")
+        recorded = isinstance(arrivals, dict) and arrivals.get("trace") is not None
+        for tokens, lengths in (("prompt_tokens", "prompt_lengths"), ("output_tokens", "output_lengths")):
+            if isinstance(found.get(tokens), dict):
+                found[lengths] = found.pop(tokens)
+            if tokens not in found and (found.get(lengths) is not None or recorded):
+                found[tokens] = _typical(found.get(lengths))
+        return found
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.shared_prefix_tokens > self.prompt_tokens:
+        if self.arrivals.trace is not None:
+            self._recorded()
+        elif self.shared_prefix_tokens > self.prompt_tokens:
             raise ValueError(f"shared_prefix_tokens {self.shared_prefix_tokens} exceed prompt_tokens {self.prompt_tokens}")
         if self.prefix_cached and not self.shared_prefix_tokens:
             raise ValueError("prefix_cached needs shared_prefix_tokens above 0")
+        if self.session is not None and self.arrivals.closed_loop is not None:
+            raise ValueError("a session paces its own turns; give its first turns an open arrival process")
         if DraftSource.NONE in self.speculation:
             raise ValueError("speculation lists draft sources; 'none' is not one")
         return self
+
+    def _recorded(self) -> None:
+        given = [name for name in ("prompt_lengths", "output_lengths", "session", "shared_prefix_tokens") if getattr(self, name)]
+        if given:
+            raise ValueError(f"a trace brings its own requests; leave out {' and '.join(given)}")
+
+    @property
+    def closed_form(self) -> bool:
+        """Whether one length and one burst say everything."""
+        return self.arrivals.burst is not None and self.session is None and self.prompt_lengths is None and self.output_lengths is None

@@ -1,0 +1,86 @@
+"""``goodput simulate`` and ``goodput budget``: one configuration under its traffic, and the step size that a gap allows."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from api.commands.plan import AsJson, Assignments, Calibration, Scenario
+
+Requests = Annotated[int, typer.Option("--requests", metavar="N", help="Requests of a simulation, all classes together.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="S", help="Seed of arrivals, lengths and acceptance.")]
+Config = Annotated[
+    str | None,
+    typer.Option("--config", metavar="NAME", help="A candidate, a rank of the plan, or engine: the engine block and its defaults."),
+]
+
+
+def simulate(
+    scenario: Scenario,
+    assignments: Assignments = None,
+    config: Config = None,
+    requests: Requests = 2000,
+    seed: Seed = 0,
+    rate: Annotated[str | None, typer.Option(metavar="RATE", help="Arrivals of all open classes together, e.g. '8 /s'.")] = None,
+    policy: Annotated[str | None, typer.Option(help="fixed, continuous, chunked or prefill-first; default: the engine's own.")] = None,
+    expected: Annotated[bool, typer.Option("--expected", help="Every speculative round emits its mean instead of a draw.")] = False,
+    knee: Annotated[bool, typer.Option("--knee", help="Find the highest rate within the deadlines, with the curve around it.")] = False,
+    as_json: AsJson = False,
+    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Draw the timeline (and the curve): .png, .svg, .html.")] = None,
+    calibration: Calibration = None,
+) -> None:
+    """Run one configuration of SCENARIO through its traffic, iteration by iteration: percentiles, goodput, KV use, the knee."""
+    from api import output, scenarios
+    from planner.simulation import SimulationOptions, simulate_scenario
+
+    if plot is not None:
+        output.check_plot(plot)
+    raw = scenarios.read(scenario, assignments or (), calibration)
+    with output.bar("finding the knee" if knee else "simulating") as step:
+        found = simulate_scenario(raw, SimulationOptions(
+            configuration=config, requests=requests, seed=seed, rate=scenarios.rate(rate), policy=policy, expected=expected, knee=knee,
+            timeline=plot is not None, progress=step,
+        ))  # fmt: skip
+    if as_json:
+        output.write_json(found.answer)
+    else:
+        from api.views.simulation import simulation_view
+
+        output.show(simulation_view(raw, found.answer))
+    if plot is not None:
+        from planner.charts import render
+        from planner.simulation_charts import specification
+
+        output.write_chart(plot, lambda suffix: render(specification(raw, found), suffix))
+
+
+def budget(
+    scenario: Scenario,
+    gap: Annotated[str, typer.Option(metavar="TIME", help="Largest gap between two tokens of a running request, e.g. '50 ms'.")],
+    assignments: Assignments = None,
+    config: Config = None,
+    running: Annotated[int, typer.Option(metavar="N", help="Requests that decode in the same step.")] = 1,
+    context: Annotated[int | None, typer.Option(metavar="TOKENS", help="Their context; default: prompt and half of the output.")] = None,
+    as_json: AsJson = False,
+    calibration: Calibration = None,
+) -> None:
+    """From the largest allowed gap to milliseconds for new tokens, and to how many of them at each cached context (8.2.4)."""
+    from api import output, scenarios
+    from models.units import parse_seconds
+    from planner.step_budget import step_budget
+
+    raw = scenarios.read(scenario, assignments or (), calibration)
+    answer = step_budget(raw, gap_s=parse_seconds(gap, "--gap"), configuration=config, running=running, context=context)
+    if as_json:
+        output.write_json(answer)
+        return
+    from api.views.simulation import budget_view
+
+    output.show(budget_view(answer))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("simulate")(simulate)
+    app.command("budget")(budget)

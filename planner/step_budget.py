@@ -1,0 +1,141 @@
+"""From a largest gap to a token budget (section 8.2.4): gap -> milliseconds left beside the decoders -> new tokens of a prompt.
+
+Notation: B sequences decode in the step, each verifying r rows at context L; a prompt adds x tokens behind h cached ones.
+    rows     n = B r (+ x in one formula), padded to the captured size that runs them
+    pairs    q = B r L + B r (r + 1) / 2, and x h + x (x + 1) / 2
+    bytes    k = bytes per token x (B L + h)
+A calibration that tells prefill and decode apart costs the sum of the two, each with its own rows. The step time grows with
+x, so the largest x within the gap is found by bisection; captured shapes make steps in it, which bisection respects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from models.errors import InputError
+from models.kernels.step import StepModel, causal_pairs, step_seconds
+from models.lower_simulation import SimulationInputs, lower_simulation
+from models.simulate import graph_padding
+from models.simulation_types import EngineParameters
+from planner.answer import CalibrationUsed, Part
+from planner.resolve import CalibrationLookup
+from planner.scenario_file import parse_scenario
+from planner.simulation import SimulationOptions, choose
+from planner.traffic_plan import TrafficOptions, load
+from planner.traffic_trial import Traffic
+
+MOST_TOKENS = 1 << 20
+STATED = (0.0, 0.25, 0.5, 0.75)
+"""Shares of the prompt that are cached already: the chunk shrinks as they grow."""
+
+
+class Chunk(Part):
+    """The most new tokens behind ``cached_tokens``, the rows that the step really runs, and its time."""
+
+    cached_tokens: int
+    new_tokens: int
+    executed_rows: int
+    step_s: float
+
+
+class StepBudget(Part):
+    """What a gap allows. ``decode_s`` is the step of the decoders alone, ``left_s`` what remains of the gap."""
+
+    configuration: str
+    engine: str
+    calibration: CalibrationUsed
+    gap_s: float
+    delivery_s: float
+    running: int
+    context_tokens: int
+    decode_s: float
+    left_s: float
+    chunks: tuple[Chunk, ...]
+    largest_budget: int  # max_num_batched_tokens that keeps every chunk of the longest prompt within the gap; 0: none does
+
+
+def step_budget(
+    raw: Mapping[str, Any], *, gap_s: float, configuration: str | None = None, running: int = 1, context: int | None = None,
+    stored: CalibrationLookup | None = None,
+) -> StepBudget:  # fmt: skip
+    """Raises ``InputError`` for a gap or counts that mean nothing."""
+    traffic, label, inputs = _lowered(raw, configuration, stored)
+    request, rows = traffic.case.request, inputs.engine.draft_tokens + 1
+    length = context if context is not None else request.prompt_tokens + request.output_tokens // 2
+    if gap_s <= 0:
+        raise InputError("must be above 0", path="--gap", value=gap_s)
+    if not 0 <= running <= inputs.engine.max_num_seqs or not 0 <= length <= MOST_TOKENS:
+        raise InputError(
+            f"needs 0 to {inputs.engine.max_num_seqs} running requests and a context of at most {MOST_TOKENS} tokens",
+            path="budget", value=(running, length),
+        )  # fmt: skip
+    left = gap_s - inputs.engine.delivery_s
+    alone = mixed_step_s(inputs, running, length, 0, 0) if running else 0.0
+    cached = sorted({int(share * request.prompt_tokens) for share in STATED} | {max(0, request.prompt_tokens - 1)})
+    chunks = tuple(_chunk(inputs, running, length, h, left) for h in cached)
+    least = min(one.new_tokens for one in chunks)
+    return StepBudget(
+        configuration=label, engine=f"{traffic.case.engine.name} {traffic.case.engine.version}",
+        calibration=CalibrationUsed(
+            name=traffic.case.calibration.name, version=traffic.case.calibration.version, requested=traffic.case.scenario.calibration
+        ),
+        gap_s=gap_s, delivery_s=inputs.engine.delivery_s, running=running, context_tokens=length, decode_s=alone, left_s=left - alone,
+        chunks=chunks, largest_budget=running * rows + least if least else 0,
+    )  # fmt: skip
+
+
+def _lowered(
+    raw: Mapping[str, Any], configuration: str | None, stored: CalibrationLookup | None
+) -> tuple[Traffic, str, SimulationInputs]:  # fmt: skip
+    scenario = parse_scenario(raw)
+    traffic = load(scenario, stored, TrafficOptions(requests=100))
+    label, chosen = choose(raw, scenario, traffic.case, SimulationOptions(configuration=configuration, stored=stored))
+    return traffic, label, lower_simulation(traffic.case, chosen, random=False)
+
+
+def _chunk(inputs: SimulationInputs, running: int, context: int, cached: int, limit_s: float) -> Chunk:
+    """Bisection over x; x = 0 where not even one token fits."""
+    low, high = 0, MOST_TOKENS
+    while high - low > 1:
+        middle = (low + high) // 2
+        if mixed_step_s(inputs, running, context, middle, cached) <= limit_s:
+            low = middle
+        else:
+            high = middle
+    together = inputs.prefill == inputs.decode
+    rows = running * (inputs.engine.draft_tokens + 1)
+    executed = executed_rows(inputs.engine, low + rows) if together else executed_rows(inputs.engine, low)
+    spent = mixed_step_s(inputs, running, context, low, cached) if low or running else 0.0
+    return Chunk(cached_tokens=cached, new_tokens=low, executed_rows=executed if low else 0, step_s=spent)
+
+
+def executed_rows(engine: EngineParameters, rows: int) -> int:
+    """The captured size that runs so many rows; beyond the largest they run as they are."""
+    table = graph_padding(engine.graph_sizes)
+    return int(table[rows]) if rows < len(table) else rows
+
+
+def mixed_step_s(inputs: SimulationInputs, running: int, context: int, new: int, cached: int) -> float:
+    """Seconds of a step in which ``running`` requests decode at ``context`` and ``new`` prompt tokens follow ``cached`` ones."""
+    engine = inputs.engine
+    verify = engine.draft_tokens + 1
+    rows = running * verify
+    decode = (
+        rows, rows, rows * context + running * verify * (verify + 1) / 2,
+        engine.kv_bytes_per_token * running * context + engine.state_bytes_per_sequence * running, running,
+    )  # fmt: skip
+    head = 1 if new else 0
+    prompt = (
+        new, head, float(causal_pairs(new, cached)), engine.kv_bytes_per_token * cached + engine.state_bytes_per_sequence * head, head,
+    )  # fmt: skip
+    if inputs.prefill == inputs.decode:
+        return _seconds(inputs.prefill, engine, tuple(a + b for a, b in zip(decode, prompt, strict=True)))
+    return (_seconds(inputs.prefill, engine, prompt) if new else 0.0) + (_seconds(inputs.decode, engine, decode) if running else 0.0)
+
+
+def _seconds(model: StepModel, engine: EngineParameters, work: tuple[float, ...]) -> float:
+    n, h, q, k, s = work
+    return float(np.asarray(step_seconds(model, executed_rows(engine, int(n)), h, q, k, s)))
