@@ -2,8 +2,9 @@
 
 usage: python bench/plan.py [--runs 7] [--scenarios 255] [--part NAME ...]      prints JSON
 
-CPU seconds of a command are those of the finished child process, start-up included. A random scenario keeps its traffic, hardware and
-objective and leaves every variable open, so that CP-SAT proves the full-resolution space; scenarios that are refused are not counted.
+CPU seconds of a command are those of the finished child process, start-up included. A random scenario keeps its lists of formats,
+drafts and offload and opens every integer batch, admission limit and budget, so that CP-SAT proves it at full resolution; scenarios that
+are refused are not counted.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def _random_grids(count: int) -> Iterator[tuple[Any, int]]:
     made = seed = 0
     while made < count:
         raw = random_scenario(Random(seed), proven_only=True)
-        raw.pop("search")
+        raw["search"] |= dict.fromkeys(("max_num_seqs", "max_num_batched_tokens", "admission_limit"))
         seed += 1
         try:
             case = resolve(parse_scenario(raw))
