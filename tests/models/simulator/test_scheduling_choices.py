@@ -1,0 +1,67 @@
+"""A largest gap becomes a token budget, refused requests find another instance, and the timeline says who did what."""
+
+import numpy as np
+import pytest
+
+from models.errors import InputError
+from models.kernels.step import LINEAR, StepModel
+from models.scheduling import Mix, budget_for_gap, simulate_with_hand_over
+from models.simulate import simulate
+from models.simulation_summary import summarise
+from models.simulation_types import Deadlines, EngineParameters, RequestArrays, Status
+
+CHAPTER = StepModel(LINEAR, 1e30, 1e30, 0, 0, 0, 0, 0, 0, fixed_s=0.02622, per_token_s=3.04e-5, per_pair_s=3e-9)
+INF = float("inf")
+
+
+@pytest.mark.parametrize(("cached", "decoders"), [(0, 0), (0, 1), (7680, 1), (7680, 4)])
+def test_a_gap_of_50_ms_gives_the_chunk_that_solves_the_quadratic(cached, decoders):
+    """26.22 + 0.0304 (d + c) + 3e-6 (d (h + 1) + c cached + c (c + 1) / 2) = 50 ms, rounded down to whole tokens."""
+    budget = budget_for_gap(EngineParameters(), CHAPTER, None, Mix(decoders, 2048, cached), 0.050)
+    a, b = 1.5e-9, 3.04e-5 + 3e-9 * (cached + 0.5)
+    c = 0.02622 + 3.04e-5 * decoders + 3e-9 * decoders * 2049 - 0.050
+    assert budget - decoders == int((-b + (b * b - 4 * a * c) ** 0.5) / (2 * a))
+
+
+def test_a_longer_context_leaves_room_for_fewer_tokens():
+    short, long = (budget_for_gap(EngineParameters(), CHAPTER, None, Mix(1, 2048, cached), 0.050) for cached in (0, 7680))
+    assert long < short
+
+
+def test_captured_shapes_make_the_budget_a_captured_size():
+    """Up to 512 rows run the graphs of 256 and 512: a gap that a step of 256 meets and one of 512 does not gives 256."""
+    engine = EngineParameters(graph_sizes=(256, 512))
+    model = StepModel(LINEAR, 1e30, 1e30, 0, 0, 0, 0, 0, 0, fixed_s=0.01, per_token_s=1e-4)
+    assert budget_for_gap(engine, model, None, Mix(1, 0, 0), 0.01 + 300e-4) == 256
+
+
+def test_a_gap_shorter_than_the_decodes_is_an_error():
+    with pytest.raises(InputError, match="decoding 4 sequences alone"):
+        budget_for_gap(EngineParameters(), CHAPTER, None, Mix(4, 2048, 0), 0.020)
+
+
+def test_requests_that_would_be_late_are_answered_by_the_other_instance():
+    requests = RequestArrays(np.zeros(8), np.full(8, 2048), np.full(8, 50))
+    limits = Deadlines((INF,), (4.0,), (INF,), (INF,))
+    engine = EngineParameters(max_num_seqs=1, token_budget=4096, deadline_aware=True)
+    done = simulate_with_hand_over(
+        requests, engine, CHAPTER, None, EngineParameters(max_num_seqs=8, token_budget=1 << 20), CHAPTER, None, deadlines=limits
+    )
+    assert 0 < len(done.moved) < 8
+    assert done.second is not None
+    finished = int(done.first.status(Status.FINISHED).sum()) + int(done.second.status(Status.FINISHED).sum())
+    assert finished == 8
+    assert summarise(done.first).overall.good == int(done.first.status(Status.FINISHED).sum())
+    assert (done.second.records["first"] > done.second.records["arrival"]).all()
+
+
+def test_the_timeline_covers_busy_time_once_and_changes_nothing():
+    requests = RequestArrays(np.array([0.0, 0.0, 0.02, 0.03]), np.array([2048, 2048, 8192, 2048]), np.array([8, 2, 2, 4]))
+    engine = EngineParameters(max_num_seqs=2, token_budget=4096, chunk_cap=2048)
+    drawn, plain = (simulate(requests, engine, CHAPTER, timeline=timeline) for timeline in (True, False))
+    assert np.allclose(drawn.records["last"], plain.records["last"], rtol=1e-12)
+    steps = {(row["start"], row["end"]) for row in drawn.rows}
+    assert sum(end - start for start, end in steps) == pytest.approx(drawn.counters["busy_s"], rel=1e-9)
+    prefilled = drawn.rows["tokens"][drawn.rows["kind"] == 0]
+    assert prefilled.sum() == requests.prompt.sum()
+    assert prefilled.max() == 2048
