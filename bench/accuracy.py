@@ -107,19 +107,17 @@ def _groups(rows: list[Row], rng: np.random.Generator) -> dict[str, Ints]:
     return {name: rng.permutation(np.array(found, dtype=np.intp)) for name, found in sorted(members.items())}
 
 
-def _scale(errors: list[tuple[Floats, Floats]], weights: Floats) -> float:
+def _scale(errors: list[tuple[Floats, Floats]]) -> float:
     """Interval factor that covers what was held out; without enough of it the prior's own width stays."""
-    standard = np.concatenate([e / sd for e, sd in errors]) if errors else np.array([])
-    return interval_scale(standard, COVERAGE, QUANTILE, weights) if len(standard) >= _ENOUGH else 1.0
+    standard = [e / sd for e, sd in errors]
+    return interval_scale(standard, COVERAGE, QUANTILE) if sum(map(len, standard)) >= _ENOUGH else 1.0
 
 
 def _learned_scale(model: AdditiveModel, fit: Fit, groups: dict[str, Ints], keep: int) -> float:
     """The factor that would have covered the fitted groups, had each shown only ``keep`` of its rows."""
     where = {int(row): i for i, row in enumerate(fit.rows)}
     blocks = [np.array([where[int(r)] for r in rows[keep:]], dtype=np.intp) for rows in groups.values() if len(rows) > keep]
-    errors = model.held_out(fit, blocks)
-    weights = np.concatenate([np.full(len(e), 1 / len(e)) for e, _ in errors] or [np.array([])])
-    return _scale(errors, weights)  # a new group is one draw from groups, not from rows: groups weigh alike
+    return _scale(model.held_out(fit, blocks))
 
 
 def evaluate(model: AdditiveModel, measured: Floats, groups: dict[str, Ints], keep: int) -> Outcome:
@@ -143,8 +141,7 @@ def evaluate_once(model: AdditiveModel, measured: Floats, groups: dict[str, Ints
     found: list[tuple[Ints, Floats, Floats]] = []
     for name, (error, sd) in errors.items():
         others = [e for other, e in errors.items() if other != name]
-        weights = np.concatenate([np.full(len(e), 1 / len(e)) for e, _ in others] or [np.array([])])
-        found.append((tests[name], -error, sd * _scale(others, weights) * QUANTILE))
+        found.append((tests[name], -error, sd * _scale(others) * QUANTILE))
     return Outcome(*(np.concatenate(part) for part in zip(*found, strict=True)))
 
 
@@ -155,7 +152,7 @@ def evaluate_only(model: AdditiveModel, measured: Floats, groups: dict[str, Ints
     fit = model.fit(measured, train)
     errors = model.held_out(fit, [np.array([i], dtype=np.intp) for i in range(len(train))])
     answer = model.predict(fit, test)
-    return Outcome(test, answer.log_mean - measured[test], answer.log_sd * _scale(errors, np.ones(len(errors))) * QUANTILE)
+    return Outcome(test, answer.log_mean - measured[test], answer.log_sd * _scale(errors) * QUANTILE)
 
 
 def summary(error: Floats, half_width: Floats) -> dict[str, float]:

@@ -62,7 +62,7 @@ def score(case: Case, split: Callable[[np.random.Generator], Ints], seeds: int, 
         test = np.setdiff1d(np.arange(len(log_measured)), train)
         fit = model.fit(log_measured, train, passes=6)
         alone = model.held_out(fit, [np.array([i], dtype=np.intp) for i in range(len(train))])
-        scale = interval_scale(np.concatenate([e / sd for e, sd in alone]), 0.9, QUANTILE) if len(train) >= _ENOUGH else 1.0
+        scale = interval_scale([e / sd for e, sd in alone], 0.9, QUANTILE) if len(train) >= _ENOUGH else 1.0
         answer = model.predict(fit, test)
         errors.append(np.abs(np.exp(answer.log_mean - log_measured[test]) - 1.0))
         inside.append(np.abs(answer.log_mean - log_measured[test]) <= QUANTILE * scale * answer.log_sd)

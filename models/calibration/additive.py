@@ -203,15 +203,13 @@ class AdditiveModel:
         return found
 
 
-def interval_scale(errors: Floats, coverage: float, quantile: float, weights: Floats | None = None) -> float:
-    """Factor on the standard deviations so that ``coverage`` of the standardised ``errors`` lie within ``quantile`` deviations.
+def interval_scale(errors: Sequence[Floats], coverage: float, quantile: float) -> float:
+    """Factor on the standard deviations so that ``coverage`` of new runs lie within ``quantile`` deviations.
 
-    Conformal in spirit: where the prior was too narrow or too wide for this kind of run, the intervals learn it from held-out runs.
+    ``errors``: standardised errors of held-out blocks (groups of runs). Conformal (Vovk et al. 2005): where the prior was too narrow or
+    too wide for this kind of run, the intervals learn it; a new block is one more draw, hence the level coverage (1 + 1 / blocks).
     """
-    if not len(errors):
+    if not errors:
         return 1.0
-    size = np.abs(errors)
-    order = np.argsort(size)
-    share = np.cumsum(np.ones_like(size) if weights is None else weights[order])
-    at = int(np.searchsorted(share, coverage * share[-1]))
-    return float(size[order[min(at, len(size) - 1)]] / quantile)
+    level = min(coverage * (1.0 + 1.0 / len(errors)), 1.0)
+    return float(np.quantile(np.abs(np.concatenate(errors)), level) / quantile)

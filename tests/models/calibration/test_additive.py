@@ -120,9 +120,12 @@ def test_intervals_of_data_drawn_from_the_prior_cover_what_they_say():
     assert 0.85 <= inside.mean() <= 0.95
 
 
-def test_interval_scale_is_the_quantile_over_the_normal_one():
-    assert interval_scale(np.linspace(-2, 2, 401), 0.9, 1.6) == pytest.approx(1.8 / 1.6, rel=0.01)
-    assert interval_scale(np.array([]), 0.9, 1.6) == 1.0
+def test_interval_scale_is_the_corrected_quantile_over_the_normal_one():
+    """Nine blocks: level 0.9 (1 + 1/9) = 1, the largest error; many blocks: the plain quantile."""
+    errors = np.linspace(-2, 2, 900)
+    assert interval_scale(np.split(errors, 9), 0.9, 1.6) == pytest.approx(2.0 / 1.6)
+    assert interval_scale(np.split(errors, 900), 0.9, 1.6) == pytest.approx(1.802 / 1.6, rel=5e-3)
+    assert interval_scale([], 0.9, 1.6) == 1.0
 
 
 @pytest.mark.parametrize(
