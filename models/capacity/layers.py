@@ -80,7 +80,10 @@ def _of(
 def _attention(attention: Attention, settings: Settings, kv_format: str, block: int, windows: str) -> CacheLayer:
     if attention.kind == "compressed":
         raise NotCoveredError(
-            "no rule for the pool of compressed attention", path="model", value=attention.kind, way_out="give a model without it"
+            "no rule for the pool of compressed attention",
+            path="model",
+            value=attention.kind,
+            way_out="its layout is not described here, so nothing is predicted",
         )
     size = layer_kv_bytes(attention, kv_format, settings.attention_tp)
     kind: Kind = "full"
