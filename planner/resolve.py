@@ -17,7 +17,8 @@ from models.describe.configuration import DraftSource
 from models.describe.engine import Engine
 from models.describe.hardware import Device
 from models.describe.scenario import Scenario
-from models.errors import ContradictionError, GoodputError
+from models.describe.workload import RequestClass
+from models.errors import ContradictionError, GoodputError, InputError
 from models.readers.load import load_architecture
 from models.units import format_bytes
 
@@ -35,6 +36,7 @@ def resolve(scenario: Scenario, stored: CalibrationLookup | None = None) -> Case
     if engine.version_note:
         warnings.append(engine.version_note)
     _check_memory(scenario, device)
+    _check_size(class_name, request)
     calibration = _calibration(scenario, architecture, device, engine, stored, warnings)
     weights = weight_variants(scenario.model, architecture)
     if request.weights is not None:
@@ -59,6 +61,19 @@ def _check_memory(scenario: Scenario, device: Device) -> None:
         raise ContradictionError(
             f"is more than the instance's memory ({format_bytes(limit)})", path="hardware.kv_budget",
             value=format_bytes(hardware.kv_budget), way_out="lower it, or raise hardware.memory",
+        )  # fmt: skip
+
+
+MOST_TOKENS = 10**11
+"""Tokens of a whole burst beyond which times leave the range of exact microseconds."""
+
+
+def _check_size(class_name: str, request: RequestClass) -> None:
+    tokens = (request.arrivals.burst or 1) * request.samples * (request.prompt_tokens + request.output_tokens)
+    if tokens > MOST_TOKENS:
+        raise InputError(
+            "is more than one engine could answer in years", path=f"workload.{class_name}", value=f"{tokens:.1e} tokens",
+            way_out="use fewer or shorter requests",
         )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ STRUCTURAL = ("served", "context", "sequences")
 TIMED = ("e2e", "ttft", "itl", "tpot")
 MEMORY = ("device_memory", "kv_budget")
 CHUNK_OF_CELLS = 2048
+POINTS_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -159,22 +160,32 @@ def _groups(grid: Grid) -> Ints:
 def _visit(grid: Grid, cells: Cells, bound: Floats, groups: Ints, best: dict[int, tuple[float, Cell]], cutoff: float) -> int:
     """Evaluate the whole (c, o) plane of each cell whose bound can still improve its group; update the group's best."""
     evaluated = 0
-    for i in range(len(cells.b)):
-        if bound[i] >= best.get(int(groups[cells.branch[i]]), (cutoff,))[0]:
-            continue
-        k = grid.columns.take(cells.branch[i : i + 1])
-        offloads = grid.o[grid.o > 0] if k.buffers[0] > 0 else grid.o[grid.o == 0]
+    some = grid.columns.buffers[cells.branch] > 0
+    for buffered in (False, True):
+        offloads = grid.o[(grid.o > 0) == buffered]
         if not len(offloads):
             continue
-        shaped = k.shaped(1, 1)
-        b, a = cells.b[i : i + 1].reshape(1, 1), cells.a[i : i + 1].reshape(1, 1)
-        values = grid.scored(grid.point(shaped, b, a, grid.c.reshape(-1, 1), offloads.reshape(1, -1)))
-        values = np.broadcast_to(values, (len(grid.c), len(offloads)))
-        evaluated += values.size
-        at = np.unravel_index(int(values.argmin()), values.shape)
-        value = float(values[at])
-        branch = int(cells.branch[i])
+        together = max(1, POINTS_AT_ONCE // (len(grid.c) * len(offloads)))
+        waiting = np.flatnonzero(some == buffered)
+        for start in range(0, len(waiting), together):
+            part = waiting[start : start + together]
+            hopeful = [int(i) for i in part if bound[i] < best.get(int(groups[cells.branch[i]]), (cutoff,))[0]]
+            if hopeful:
+                evaluated += _planes(grid, cells.take(np.array(hopeful)), offloads, groups, best, cutoff)
+    return evaluated
+
+
+def _planes(grid: Grid, cells: Cells, offloads: Ints, groups: Ints, best: dict[int, tuple[float, Cell]], cutoff: float) -> int:
+    """Evaluate the planes of ``cells`` in one go; of equal scores the first cell in order stays."""
+    k = grid.columns.take(cells.branch).shaped(-1, 1, 1)
+    b, a = cells.b.reshape(-1, 1, 1), cells.a.reshape(-1, 1, 1)
+    shape = (len(cells.b), len(grid.c), len(offloads))
+    values = np.broadcast_to(grid.scored(grid.point(k, b, a, grid.c.reshape(1, -1, 1), offloads.reshape(1, 1, -1))), shape)
+    flat = values.reshape(len(cells.b), -1)
+    for i, where in enumerate(flat.argmin(axis=1).tolist()):
+        value, branch = float(flat[i, where]), int(cells.branch[i])
         group = int(groups[branch])
         if value < min(best.get(group, (cutoff,))[0], cutoff):
-            best[group] = (value, Cell(branch, int(cells.b[i]), int(cells.a[i]), int(grid.c[at[0]]), int(offloads[at[1]])))
-    return evaluated
+            c, o = divmod(where, len(offloads))
+            best[group] = (value, Cell(branch, int(cells.b[i]), int(cells.a[i]), int(grid.c[c]), int(offloads[o])))
+    return int(values.size)
