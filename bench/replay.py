@@ -323,15 +323,31 @@ def layer_count(settings: dict[str, Any], given: int | None) -> int:
     return int(model_entry(known[min(close, key=lambda name: abs(len(name) - len(short)))])["config"]["num_hidden_layers"])
 
 
+def complete_settings(settings: dict[str, Any], options: argparse.Namespace) -> None:
+    """What the run does not record and the command line says."""
+    engine = settings.setdefault("engine_kwargs", {})
+    if options.max_num_seqs is None and "max_num_seqs" not in engine:
+        print("warning: the run does not record max_num_seqs; 256 assumed, give --max-num-seqs", file=sys.stderr)
+    for name in ("max_num_seqs", "max_num_batched_tokens"):
+        if getattr(options, name) is not None:
+            engine[name] = getattr(options, name)
+    if options.kv_tokens is not None:
+        settings.setdefault("kv_cache", {}).update(num_kv_tokens=options.kv_tokens, num_gpu_blocks=None)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("--profile", type=Path)
     parser.add_argument("--calibrate-on", type=int, default=0)
     parser.add_argument("--layers", type=int)
+    parser.add_argument("--max-num-seqs", type=int, help="where the run does not record it")
+    parser.add_argument("--max-num-batched-tokens", type=int, help="where the run does not record it")
+    parser.add_argument("--kv-tokens", type=int, help="size of the KV pool, where the run does not record it")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     run = load_run(options.run)
+    complete_settings(run.settings, options)
     profile = options.profile or nearest_profile(options.run)
     if profile is None:
         raise SystemExit("no profile found near the run: give --profile DIR")

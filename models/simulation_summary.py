@@ -1,7 +1,8 @@
 """Percentiles, goodput and cost of a simulated run. Nearest-rank percentiles; client times count from the planned arrival.
 
 The gaps of ``itl`` are all gaps between deliveries of all requests (a speculative round delivers once); ``max_itl`` is the
-longest gap of each request. ``itl`` is exact unless ``itl_resolution`` says 2^-14 (relative), for runs beyond half a million entries (some 200,000 requests).
+longest gap of each request. ``itl`` is exact unless ``itl_resolution`` says 2^-14 (relative),
+for runs beyond half a million entries (some 200,000 requests).
 """
 
 from __future__ import annotations
