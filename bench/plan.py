@@ -169,7 +169,7 @@ def warm_what_if(runs: int) -> dict[str, Any]:
     from planner.what_if import what_if
 
     raw = read_raw(ROOT / "scenarios" / "chapter8.yaml")
-    options = Options(explain=False)
+    options = Options(explain=False, launch=False)
     first = plan(raw, options)
     wall = []
     for i in range(runs):

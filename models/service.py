@@ -78,8 +78,12 @@ class Outcome:
         return self.makespan_us
 
 
-def evaluate(case: Case, k: Columns, b: Ints, a: Ints, c: Ints, o: Ints) -> Outcome:
-    """Outcome of every broadcast combination of branches, resident sequences ``b``, admission ``a``, budget ``c``, offload ``o``."""
+def evaluate(case: Case, k: Columns, b: Ints, a: Ints, c: Ints, o: Ints, *, all_on_time: bool = False) -> Outcome:
+    """Outcome of every broadcast combination of branches, resident sequences ``b``, admission ``a``, budget ``c``, offload ``o``.
+
+    ``all_on_time`` takes every admitted request as on time, which holds wherever deadlines of every request hold: a search that drops
+    other cells anyway is spared counting them.
+    """
     requests = case.requests
     limits = Limits.of(case.request.slo, requests)
     admitted = np.minimum(a, requests)
@@ -91,6 +95,8 @@ def evaluate(case: Case, k: Columns, b: Ints, a: Ints, c: Ints, o: Ints) -> Outc
     makespan = first_end
     for count in retries:
         makespan = makespan + _attempt_us(case, k, waves, count, c, o)
+    if all_on_time:
+        return _all_on_time(case, k, waves, times, makespan, footprint(k, resident, c, o))
     wrong = retries[0] if retries else np.zeros(1, dtype=np.int64)
     e2e = np.where(limits.e2e_rank > admitted - wrong, makespan, _wave_end(times, waves, np.minimum(limits.e2e_rank + wrong, admitted)))
     return Outcome(
@@ -101,6 +107,29 @@ def evaluate(case: Case, k: Columns, b: Ints, a: Ints, c: Ints, o: Ints) -> Outc
         tpot_us=_ranked(_tpot(case, times.decode_full), _tpot(case, times.decode_last), waves, limits.tpot_rank),
         good=_good(case, k, limits, times, waves, first_end, makespan),
         memory=footprint(k, resident, c, o),
+    )  # fmt: skip
+
+
+def every_request_counts(slo: Slo) -> bool:
+    """Whether each deadline is one of every request, so that a feasible cell has nobody late."""
+    return all(deadline.percentile >= 100 for deadline in slo.deadlines().values())
+
+
+def _all_on_time(case: Case, k: Columns, waves: Waves, times: WaveTimes, makespan: Ints, memory: Footprint) -> Outcome:
+    """The outcome where the last request decides every metric (ranks of 100 %)."""
+    served = waves.admitted >= case.requests
+    retries = case.request.quality.retries if case.request.quality else 0
+    q = k.probability_correct
+    good = waves.admitted * q + waves.admitted * ((1.0 - q) - (1.0 - q) ** (retries + 1))
+    first = times.prefix + waves.full * times.wave + times.prefill_last
+
+    def longest(full: Ints, last: Ints) -> Ints:
+        return np.where(waves.full > 0, np.maximum(full, last), last)
+
+    return Outcome(
+        waves, times, makespan, e2e_us=np.where(served, makespan, NEVER), ttft_us=np.where(served, first, NEVER),
+        itl_us=longest(times.round_full, times.round_last), tpot_us=longest(_tpot(case, times.decode_full), _tpot(case, times.decode_last)),
+        good=np.asarray(good, dtype=np.float64), memory=memory,
     )  # fmt: skip
 
 

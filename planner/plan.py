@@ -42,6 +42,7 @@ class Options:
     seed: int = 0
     prove: bool = True  # False: the full-resolution search alone, status feasible
     explain: bool = True  # switch points and relaxations
+    launch: bool = True  # launch commands of the winner
     stored: CalibrationLookup | None = None
     trials: int = 200  # configurations simulated under rates
     requests: int = 2000  # requests of each simulation
@@ -92,7 +93,7 @@ def _answer(raw: Mapping[str, Any], case: Case, outcome: Outcome, options: Optio
             raw, case, outcome.configurations, outcome.infeasibility, rejected=outcome.rejected, wanted=options.explain,
             stored=options.stored,
         ),
-        launch=launch_commands(case, Configuration.model_validate(winner.settings)) if winner else {},
+        launch=launch_commands(case, Configuration.model_validate(winner.settings)) if winner and options.launch else {},
         elapsed_s=round(time.perf_counter() - started, 4),
     )  # fmt: skip
 

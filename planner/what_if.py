@@ -56,7 +56,7 @@ def what_if(
     raw: Mapping[str, Any], changes: Sequence[tuple[str, Any]], options: Options | None = None, before: Answer | None = None
 ) -> WhatIf:
     """Plan with and without ``changes`` (path, value); ``before`` spares the first plan where it is known."""
-    options = options or Options(explain=False)
+    options = options or Options(explain=False, launch=False)
     changed: dict[str, Any] = dict(raw)
     for path, value in changes:
         changed = with_value(changed, path, value)
@@ -72,7 +72,7 @@ def what_if(
 
 def sweep(raw: Mapping[str, Any], path: str, values: Sequence[Any], options: Options | None = None) -> Sweep:
     """Plan at each value of ``path``."""
-    options = replace(options or Options(), explain=False)
+    options = replace(options or Options(), explain=False, launch=False)
     answers = tuple(plan(with_value(raw, path, value), options) for value in values)
     return Sweep(path=path, values=tuple(values), winners=tuple(a.winner.id if a.winner else None for a in answers), answers=answers)
 

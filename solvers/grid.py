@@ -14,7 +14,7 @@ from models.case import BranchAxes, Case
 from models.columns import Columns
 from models.describe.configuration import Configuration
 from models.lower import lower
-from models.service import evaluate
+from models.service import evaluate, every_request_counts
 from solvers.constraints import Constraint, Point, constraints, feasible
 from solvers.objective import score
 from solvers.space import Space
@@ -50,6 +50,7 @@ class Grid:
     limits: tuple[Constraint, ...]
     target: str | None = None  # name of the constraint whose value is minimised instead of the objective
     launchable: Bools | None = None  # branches that the engine can run; None: all
+    exact: bool = False  # count late requests one by one even where a search need not
 
     def minimising(self, target: str) -> Grid:
         """The same grid searched for the least value of one constraint, which itself no longer limits."""
@@ -83,7 +84,8 @@ class Grid:
 
     def point(self, k: Columns, b: Ints, a: Ints, c: Ints, o: Ints) -> Point:
         """Evaluate broadcast arrays."""
-        return Point(k, b, a, c, o, evaluate(self.case, k, b, a, c, o))
+        spared = not self.exact and every_request_counts(self.case.request.slo)
+        return Point(k, b, a, c, o, evaluate(self.case, k, b, a, c, o, all_on_time=spared))
 
     def scored(self, at: Point) -> Floats:
         """The first objective of each cell, infinite where a constraint is broken or offload and buffers do not match."""
@@ -127,5 +129,7 @@ def single(case: Case, configuration: Configuration) -> tuple[Grid, Cell]:
     one = np.ones(1, dtype=np.int64)
     a = case.requests if configuration.admission_limit is None else configuration.admission_limit
     cell = Cell(0, configuration.max_num_seqs, a, configuration.max_num_batched_tokens, configuration.offload_layers)
-    grid = Grid(case, space_axes, lower(case, space_axes), one * cell.b, one * cell.a, one * cell.c, one * cell.o, constraints(case))
+    grid = Grid(
+        case, space_axes, lower(case, space_axes), one * cell.b, one * cell.a, one * cell.c, one * cell.o, constraints(case), exact=True
+    )
     return grid, cell
