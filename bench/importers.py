@@ -64,8 +64,8 @@ CASES = {"detailed": detailed_serve, "iteration-log": iteration_log, "llama-benc
 def measure(path: Path) -> dict[str, float]:
     """Import in this process and report what it took."""
     sys.path.insert(0, str(ROOT))
-    from planner.importers import iterate_import  # noqa: PLC0415  # measured too
-    from planner.records import RunRecord  # noqa: PLC0415
+    from planner.importers import iterate_import  # measured too
+    from planner.records import RunRecord
 
     start = time.perf_counter()
     runs = sum(isinstance(event, RunRecord) for event in iterate_import([path]))

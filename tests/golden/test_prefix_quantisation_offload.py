@@ -96,7 +96,7 @@ def test_sizes_of_quantised_kv():
 
 def test_conversion_eats_what_it_costs():
     given = QUANTISED["conversion"]
-    saved = (facts.kv_bytes(QWEN, 8192) - facts.kv_bytes(QWEN, 8192, "q8_0"))
+    saved = facts.kv_bytes(QWEN, 8192) - facts.kv_bytes(QWEN, 8192, "q8_0")
     assert saved / MIB == given["saved_bytes_MiB"]
     step = float(round_bytes(columns(case("short", 64), max_num_seqs=64), np.full(1, 64))[0])
     speed = step / 29.63e-3  # over the measured step at batch 64
