@@ -59,6 +59,10 @@ class UnknownNameError(InputError):
         return cls(f"unknown {kind}", path=path, value=name, way_out=way_out)
 
 
+class NotStoredError(UnknownNameError):
+    """A run, calibration or plan that is not in the store."""
+
+
 class FileFormatError(InputError):
     """A file is missing, truncated, oversized or not what it claims to be."""
 

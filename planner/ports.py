@@ -6,7 +6,7 @@ Runs and calibrations are append-only: nothing here changes or deletes what was 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from planner.records import RunRecord
@@ -34,8 +34,13 @@ class RunFilter:
 
 @dataclass(frozen=True)
 class StoredCalibration:
-    """One version of a calibration: its document (as ``models.calibration`` writes it) and the runs it was fitted on."""
+    """One version of a calibration and the runs it was fitted on.
 
+    ``document["calibration"]`` is a ``models.describe.calibration.Calibration`` (its name and version are set by the store);
+    what else the document holds (covariance, residuals) belongs to the fit. ``number`` grows with every append to the store.
+    """
+
+    number: int
     name: str
     version: int
     created_at: str
@@ -45,15 +50,21 @@ class StoredCalibration:
 
 @dataclass(frozen=True)
 class StoredPlan:
-    """A plan with what it needs to be run again to the same answer."""
+    """A plan with what it needs to be run again to the same answer.
+
+    ``scenario`` is as it was asked; ``horizon`` is the number of the newest stored calibration that the plan could see, so that
+    ``latest`` and names without a version mean the same again.
+    """
 
     id: str
     created_at: str
     scenario: Mapping[str, Any]
     answer: Mapping[str, Any]
-    calibration: str | None = None
-    calibration_version: int | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
+    calibration: str
+    calibration_version: str
+    horizon: int
+    catalogue_version: str
+    schema_version: str
 
 
 @runtime_checkable
@@ -65,7 +76,7 @@ class RunStore(Protocol):
         ...
 
     def get(self, run_id: int) -> StoredRun:
-        """Raises ``UnknownNameError``."""
+        """Raises ``NotStoredError``."""
         ...
 
     def find_by_hash(self, content_hash: str) -> StoredRun | None: ...
@@ -80,11 +91,19 @@ class CalibrationStore(Protocol):
     """Calibrations by name, each with growing versions, append-only."""
 
     def append(self, name: str, document: Mapping[str, Any], run_ids: Iterable[int]) -> StoredCalibration:
-        """Store the next version of ``name``."""
+        """Store the next version of ``name``; unknown runs and names that cannot be asked for again are an ``InputError``."""
         ...
 
     def get(self, name: str, version: int | None = None) -> StoredCalibration:
-        """A version, the newest by default. Raises ``UnknownNameError``."""
+        """A version, the newest by default. Raises ``NotStoredError``."""
+        ...
+
+    def newest(self, name: str | None = None, *, horizon: int | None = None) -> Iterator[StoredCalibration]:
+        """Of that name or any, newest first, none beyond ``horizon``."""
+        ...
+
+    def horizon(self) -> int:
+        """Number of the newest calibration, 0 when there is none."""
         ...
 
     def list(self) -> Iterator[StoredCalibration]:
@@ -101,7 +120,7 @@ class PlanStore(Protocol):
         ...
 
     def get(self, plan_id: str) -> StoredPlan:
-        """Raises ``UnknownNameError``."""
+        """Raises ``NotStoredError``."""
         ...
 
     def list(self, *, limit: int | None = None, offset: int = 0) -> Iterator[StoredPlan]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from functools import cache
+from typing import Protocol
 
 from models import facts
 from models.case import Case
@@ -22,8 +23,17 @@ from models.errors import ContradictionError, GoodputError, InputError
 from models.readers.load import load_architecture
 from models.units import format_bytes
 
-CalibrationLookup = Callable[[str], Calibration | None]
-"""A stored calibration by name (``latest`` for the newest), or None."""
+
+class CalibrationLookup(Protocol):
+    """The stored calibrations that a plan may see."""
+
+    def named(self, name: str, /) -> Calibration | None:
+        """The newest version of ``NAME``, or version 3 of it for ``NAME@3``; None where it is not stored."""
+        ...
+
+    def newest(self) -> Iterable[Calibration]:
+        """The newest version of every name, newest first."""
+        ...
 
 
 def resolve(scenario: Scenario, stored: CalibrationLookup | None = None) -> Case:
@@ -109,7 +119,7 @@ def _calibration(
     """The named calibration, the best fitting one for ``latest``, or the specification with a warning."""
     name = scenario.calibration
     if name != "latest":
-        found = (stored(name) if stored else None) or load_calibration(name)
+        found = (stored.named(name) if stored else None) or load_calibration(name)
         problem = _mismatch(found, architecture, device, engine)
         if problem is None:
             return found
@@ -117,9 +127,9 @@ def _calibration(
             f"calibration {name} does not cover this scenario ({problem}); the specification is used instead, which is uncertain"
         )
         return load_calibration(SPECIFICATION)
-    newest = stored("latest") if stored else None
-    if newest is not None and _mismatch(newest, architecture, device, engine) is None:
-        return newest
+    for newest in stored.newest() if stored else ():
+        if _mismatch(newest, architecture, device, engine) is None:
+            return newest
     for shipped in calibration_names():
         candidate = load_calibration(shipped)
         if candidate.answers_latest and _mismatch(candidate, architecture, device, engine) is None:
