@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,13 @@ class _Loader(_LOADER):  # type: ignore[misc]
     """Safe loader that refuses a key written twice."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
+        seen: set[Any] = set()
+        for key in (self.construct_object(key, deep=True) for key, _ in node.value):
+            if not isinstance(key, Hashable):
+                raise yaml.YAMLError(f"a list or mapping cannot be a key (line {node.start_mark.line + 1})")
+            if key in seen:
                 raise yaml.YAMLError(f"key {key!r} stands twice (line {node.start_mark.line + 1})")
+            seen.add(key)
         return super().construct_mapping(node, deep)
 
 
