@@ -1,7 +1,8 @@
-"""``goodput serve``: REST and web page."""
+"""``goodput serve``: REST."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,11 +11,12 @@ import typer
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
+    home: Annotated[Path | None, typer.Option(help="Folder of the database; default: GOODPUT_HOME, else the user's data folder.")] = None,
 ) -> None:
-    """Serve REST (/v1, /docs) and the web page, storing plans under GOODPUT_HOME."""
-    import uvicorn
+    """Serve REST (/v1, /openapi.json), storing plans under GOODPUT_HOME. No authentication: keep it on this machine."""
+    from api.serve import run
 
-    uvicorn.run("api.app:create_app", factory=True, host=host, port=port)
+    run(host, port, home)
 
 
 def register(app: typer.Typer) -> None:
