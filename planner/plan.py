@@ -46,6 +46,7 @@ class Options:
     stored: CalibrationLookup | None = None
     trials: int = 200  # configurations simulated under rates
     requests: int = 2000  # requests of each simulation
+    workers: int | None = None  # threads that simulate; None: all cores
     progress: Progress | None = None
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from models.catalog.devices import catalogue_version
 from models.describe.configuration import Configuration
 from models.describe.scenario import Scenario
-from planner.answer import SCHEMA_VERSION, Answer, CalibrationUsed, Ranked, Trials
+from models.errors import InputError
+from planner.answer import SCHEMA_VERSION, Answer, CalibrationUsed, Ranked, Relaxation, SwitchPoint, Trials
 from planner.launch_commands import launch_commands
-from planner.traffic_answer import explanation, ranked_trial, refused, trials_of
+from planner.traffic_answer import Findings, explanation, ranked_trial, refused, trials_of
 from planner.traffic_plan import TrafficOptions, TrafficSearch, explore, load, simulate_candidates
+from planner.traffic_probability import TOP, TOP_SEEDS, confidence, draws
+from planner.traffic_relax import Tried, conflicts, deadline_relaxations, rate_relaxation, rate_switches
 from planner.traffic_trial import Traffic, Trial, resolved_warnings
+from solvers.executors import local_executor
 from solvers.space import build_space, configuration_from
 from solvers.status import Status
 
@@ -20,39 +25,39 @@ if TYPE_CHECKING:
     from planner.plan import Options
 
 SHOWN = 12
+MOST_TRIALS = 100_000
 
 
 def plan_traffic(scenario: Scenario, options: Options, started: float) -> Answer:
     """Rank named candidates under the traffic, or search the space that the scenario leaves open."""
-    wanted = TrafficOptions(options.trials, options.requests, options.seed, options.progress)
+    if not 1 <= options.trials <= MOST_TRIALS:
+        raise InputError(f"must be between 1 and {MOST_TRIALS}", path="--trials", value=options.trials)
+    wanted = TrafficOptions(options.trials, options.requests, options.seed, options.progress, options.workers)
     traffic = load(scenario, options.stored, wanted)
+    trials, refusals = None, dict[str, str]()
     if scenario.candidates is not None:
-        ranked, trials, refusals = _candidates(traffic, scenario, wanted)
+        tried, refusals = _candidates(traffic, scenario, wanted)
         space, solver, evaluated = len(scenario.candidates), "simulation of named candidates", len(scenario.candidates)
     else:
-        ranked, trials = _searched(traffic, wanted)
-        refusals, space, solver = {}, build_space(traffic.case).size, "Optuna over simulated traffic, seeded by the exact closed form"
-        evaluated = trials.tried if trials else 0
-    return _answer(traffic, ranked, trials, refusals, (space, solver, evaluated), started)
+        search = explore(traffic, wanted)
+        tried, trials = [(str(i), *pair) for i, pair in enumerate(_distinct(search), start=1)], trials_of(search, wanted)
+        space, solver = build_space(traffic.case).size, "Optuna over simulated traffic, seeded by the exact closed form"
+        evaluated = trials.tried
+    ranked = _ranked(traffic, scenario, tried, wanted)
+    findings = _findings(traffic, scenario, tried, ranked, refusals, wanted) if options.explain else Findings(refusals)
+    return _answer(traffic, ranked, trials, findings, (space, solver, evaluated), started)
 
 
-def _candidates(traffic: Traffic, scenario: Scenario, wanted: TrafficOptions) -> tuple[tuple[Ranked, ...], Trials | None, dict[str, str]]:
+def _candidates(traffic: Traffic, scenario: Scenario, wanted: TrafficOptions) -> tuple[Tried, dict[str, str]]:
     case = traffic.case
     named = {label: configuration_from(case, given, f"candidates.{label}") for label, given in (scenario.candidates or {}).items()}
     found = simulate_candidates(traffic, named, wanted.seed)
-    rows = [ranked_trial(traffic, label, named[label], t) for label, t in found.items() if isinstance(t, Trial)]
-    refusals = {label: refused(case, label, named[label], t) for label, t in found.items() if isinstance(t, str)}
-    return _ordered(traffic, rows), None, refusals
-
-
-def _searched(traffic: Traffic, wanted: TrafficOptions) -> tuple[tuple[Ranked, ...], Trials]:
-    search = explore(traffic, wanted)
-    rows = [ranked_trial(traffic, str(i), one, trial) for i, (one, trial) in enumerate(_distinct(search), start=1)]
-    return _ordered(traffic, rows), trials_of(search, wanted)
+    rows = [(label, named[label], trial) for label, trial in found.items() if isinstance(trial, Trial)]
+    return rows, {label: refused(case, label, named[label], reason) for label, reason in found.items() if isinstance(reason, str)}
 
 
 def _distinct(search: TrafficSearch) -> list[tuple[Configuration, Trial]]:
-    """The best trials, each outcome once: sizes that the traffic never reaches change nothing."""
+    """The best trials, each outcome once: sizes that the traffic never reaches change nothing. The Pareto front stays whole."""
     seen: set[tuple[float, ...]] = set()
     kept = []
     for one, trial in search.best:
@@ -60,17 +65,53 @@ def _distinct(search: TrafficSearch) -> list[tuple[Configuration, Trial]]:
         if mark not in seen:
             seen.add(mark)
             kept.append((one, trial))
-    return kept[:SHOWN]
+    if len(search.traffic.case.scenario.objectives) == 1:
+        return kept[:SHOWN]
+    able = [trial for _, trial in kept if not trial.late]
+    front = [pair for pair in kept if not pair[1].late and not any(_beats(other, pair[1]) for other in able)]
+    return (front + [pair for pair in kept if pair not in front][: max(0, SHOWN - len(front))])[: 4 * SHOWN]
 
 
-def _ordered(traffic: Traffic, rows: list[Ranked]) -> tuple[Ranked, ...]:
+def _beats(other: Trial, one: Trial) -> bool:
+    pairs = [(other.values[name], value) for name, value in one.values.items()]
+    return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
+
+
+def _ranked(traffic: Traffic, scenario: Scenario, tried: Tried, wanted: TrafficOptions) -> tuple[Ranked, ...]:
+    """Ordered as every plan is, each with its probability and intervals from other draws and a slower engine."""
     from planner.plan import order  # noqa: PLC0415
 
-    return order(traffic.case, rows)
+    found = {label: (one, trial) for label, one, trial in tried}
+    ordered = order(traffic.case, [ranked_trial(traffic, label, one, trial) for label, one, trial in tried])
+    drawn = draws(traffic, scenario, wanted.requests, wanted.seed, TOP_SEEDS)
+
+    def sure(one: Ranked) -> Ranked:
+        known = confidence(drawn if one.rank <= TOP else drawn[:1], found[one.id][0])
+        return one.model_copy(update={"slo_probability": known.probability, "intervals": known.intervals})
+
+    with local_executor(wanted.workers) as executor:
+        return tuple(executor.map(sure, ordered))
+
+
+def _findings(
+    traffic: Traffic, scenario: Scenario, tried: Tried, ranked: Sequence[Ranked], refusals: dict[str, str], wanted: TrafficOptions
+) -> Findings:  # fmt: skip
+    """What turns the answer: relaxations where nothing is on time, switch points along the rate between named candidates."""
+    relaxations: tuple[Relaxation, ...] = ()
+    against: tuple[str, ...] = ()
+    switches: tuple[SwitchPoint, ...] = ()
+    if scenario.candidates is not None:
+        switches = rate_switches(traffic, scenario, {label: one for label, one, _ in tried}, wanted.seed)
+    if not any(one.feasible for one in ranked) and tried:
+        place = {one.id: one.rank for one in ranked}
+        closest = sorted(tried, key=lambda row: place[row[0]])
+        against = conflicts(traffic, tried)
+        relaxations = (*deadline_relaxations(closest), *rate_relaxation(traffic, scenario, closest, wanted.seed))
+    return Findings(refusals, against, relaxations, switches)
 
 
 def _answer(
-    traffic: Traffic, ranked: tuple[Ranked, ...], trials: Trials | None, refusals: dict[str, str], how: tuple[int, str, int], started: float
+    traffic: Traffic, ranked: tuple[Ranked, ...], trials: Trials | None, findings: Findings, how: tuple[int, str, int], started: float
 ) -> Answer:  # fmt: skip
     from planner.plan import pareto_front  # noqa: PLC0415
 
@@ -84,7 +125,7 @@ def _answer(
         objective=case.scenario.objectives[0], bound=None, gap=None, evaluated=evaluated, space=space,
         calibration=CalibrationUsed(name=case.calibration.name, version=case.calibration.version, requested=case.scenario.calibration),
         catalogue_version=catalogue_version(), engine=f"{case.engine.name} {case.engine.version}", warnings=(*warnings, note),
-        configurations=ranked, pareto_front=pareto_front(ranked), explanation=explanation(traffic, ranked, refusals),
+        configurations=ranked, pareto_front=pareto_front(ranked), explanation=explanation(traffic, ranked, findings),
         launch=launch_commands(case, Configuration.model_validate(winner.settings)) if winner else {}, trials=trials,
         elapsed_s=round(time.perf_counter() - started, 4),
     )  # fmt: skip

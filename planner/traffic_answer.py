@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from models.case import Case
 from models.describe.configuration import Configuration
 from models.energy import joules_bound
 from models.simulation_summary import ClassSummary, Spread
 from models.units import format_seconds
-from planner.answer import ClassResult, Cost, Distribution, Explanation, Memory, Ranked, Simulated, Throughput, Times, Trials, Violation
+from planner.answer import (
+    ClassResult,
+    Cost,
+    Distribution,
+    Explanation,
+    Memory,
+    Ranked,
+    Relaxation,
+    Simulated,
+    SwitchPoint,
+    Throughput,
+    Times,
+    Trials,
+    Violation,
+)
 from planner.launchability import launchable
 from planner.predict import assumptions, outward
 from planner.traffic_plan import TrafficOptions, TrafficSearch
@@ -133,15 +148,25 @@ def trials_of(search: TrafficSearch, options: TrafficOptions) -> Trials:
     )  # fmt: skip
 
 
-def explanation(traffic: Traffic, ranked: tuple[Ranked, ...], extra: Mapping[str, str]) -> Explanation:
-    """Why the first is first, in the simulator's terms; deadlines that nobody meets become the smallest single relaxations seen."""
+@dataclass(frozen=True)
+class Findings:
+    """What a plan over traffic learned beside its ranking; ``refusals`` by label."""
+
+    refusals: Mapping[str, str]
+    conflicts: tuple[str, ...] = ()
+    relaxations: tuple[Relaxation, ...] = ()
+    switch_points: tuple[SwitchPoint, ...] = ()
+
+
+def explanation(traffic: Traffic, ranked: tuple[Ranked, ...], findings: Findings) -> Explanation:
+    """Why the first is first, in the simulator's terms; where nothing is on time, what stands against it and what would help."""
     won = next((r for r in ranked if r.feasible and r.launchable[traffic.case.engine.name] is True), None)
     runner = next((r for r in ranked if r.feasible and r is not won), None)
     rejected = {r.id: _rejection(r) for r in ranked if r is not won and r is not runner}
     return Explanation(
         binding=_binding(traffic, won), why_winner=_why(won, runner), runner_up=runner.id if runner else None,
-        rejected=rejected | dict(extra),
-        conflicts=() if won else tuple(sorted({v.constraint for r in ranked[:1] for v in r.violations})), switch_points=(), relaxations=(),
+        rejected=rejected | dict(findings.refusals), conflicts=findings.conflicts, switch_points=findings.switch_points,
+        relaxations=findings.relaxations,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,11 +30,18 @@ class Traffic:
     cases: dict[str, Case]
     requests: RequestArrays
     deadlines: Deadlines
+    slowdown: float = 1.0  # seconds of the world for each simulated second
 
     @property
     def case(self) -> Case:
         """The class with the most prompt and output tokens: its lengths shape the engine-wide averages."""
         return max(self.cases.values(), key=lambda c: c.request.prompt_tokens + c.request.output_tokens)
+
+    def slowed(self, factor: float) -> Traffic:
+        """The same traffic as an engine slower by ``factor`` sees it, on the clock of the one that is simulated."""
+        limits = {name: tuple(one / factor for one in getattr(self.deadlines, name)) for name in ("ttft", "e2e", "itl", "tpot")}
+        requests = replace(self.requests, arrival=self.requests.arrival / factor)
+        return Traffic(self.cases, requests, Deadlines(**limits), self.slowdown * factor)
 
 
 def resolved_warnings(traffic: Traffic) -> tuple[str, ...]:
@@ -85,7 +92,7 @@ def judge(traffic: Traffic, configuration: Configuration, inputs: SimulationInpu
     shortfall, good = 0.0, 0.0
     for place, (name, case) in enumerate(traffic.cases.items()):
         mine = result.requests.klass == place if result.requests.klass is not None else np.ones(len(result.records), dtype=np.bool_)
-        metrics = _metrics(result, mine)
+        metrics = {metric: values * traffic.slowdown for metric, values in _metrics(result, mine).items()}
         for metric, deadline in case.request.slo.deadlines().items():
             values = metrics[metric]
             wanted = nearest_rank(deadline.percentile, len(values))
