@@ -81,6 +81,26 @@ def bar(words: str) -> Iterator[Callable[[float], None]]:
         yield lambda done: shown.update(task, completed=done)
 
 
+@contextmanager
+def trials(wanted: bool) -> Iterator[Callable[[int, int, float | None], None]]:
+    """A bar on standard error that turns from a pulse to trials done and the best value once a search simulates."""
+    if not (wanted and sys.stderr.isatty()):
+        yield lambda _done, _of, _best: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task("searching and proving", total=None)
+
+        def step(done: int, of: int, best: float | None) -> None:
+            words = "nothing on time yet" if best is None else f"best {best:.4g}"
+            shown.update(task, completed=done, total=of, description=words)
+
+        yield step
+
+
 def check_plot(path: str) -> None:
     """Refuse a chart file that could not be written, before anything is computed."""
     file = Path(path)

@@ -194,7 +194,11 @@ def switches(found: SwitchMap, limits: Limits, colours: Mapping[str, str]) -> An
 def draw(
     raw: Mapping[str, Any], answer: Answer, suffix: str, stored: CalibrationLookup | None = None, step: Callable[[float], None] = _silent
 ) -> bytes:  # fmt: skip
-    """The charts as the bytes of a ``.png``, ``.svg`` or self-contained ``.html`` file."""
+    """The charts as the bytes of a ``.png``, ``.svg`` or self-contained ``.html`` file; simulated answers have their own."""
+    if any(one.simulated is not None for one in answer.configurations):
+        from planner import traffic_charts  # noqa: PLC0415
+
+        return render(traffic_charts.specification(raw, answer), suffix)
     return render(specification(raw, answer, stored, step), suffix)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -25,6 +26,9 @@ def plan(
     time_limit: TimeLimit = 30.0,
     no_proof: NoProof = False,
     fail_if_infeasible: Annotated[bool, typer.Option("--fail-if-infeasible", help="Exit 1 when nothing meets every limit.")] = False,
+    trials: Annotated[int, typer.Option(metavar="N", help="Configurations to simulate where requests arrive over time.")] = 200,
+    requests: Annotated[int, typer.Option(metavar="N", help="Requests of each simulation.")] = 2000,
+    seed: Annotated[int, typer.Option(metavar="S", help="Seed of the search and of simulated traffic.")] = 0,
     all_engines: Annotated[bool, typer.Option("--all-engines", help="Show the launch commands of every engine.")] = False,
 ) -> None:
     """Rank the configurations of SCENARIO: which one returns the most correct, on-time answers, why, and how to launch it."""
@@ -34,9 +38,9 @@ def plan(
     if plot is not None:
         output.check_plot(plot)
     raw = scenarios.read(scenario, assignments or (), calibration)
-    options = scenarios.options(time_limit=time_limit, proof=not no_proof)
-    with output.progress("searching and proving" if "candidates" not in raw else None):
-        answer = use_case.plan(raw, options)
+    options = replace(scenarios.options(time_limit=time_limit, proof=not no_proof), trials=trials, requests=requests, seed=seed)
+    with output.trials("candidates" not in raw) as step:
+        answer = use_case.plan(raw, replace(options, progress=step))
     if as_json:
         output.write_json(answer)
     else:

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from api.views import parts
+from api.views import parts, traffic_plan
 from models.units import format_bytes, format_seconds
 from planner.answer import Answer, Launch, Memory, Ranked, Violation
 
@@ -21,7 +21,8 @@ _PER_GOOD = {"joules_per_good_request": "J/good", "cost": "cost/good"}
 def plan_view(raw: Mapping[str, Any], answer: Answer, *, all_engines: bool = False) -> list[Any]:
     """Everything that ``goodput plan`` prints."""
     return [
-        *_head(raw, answer), Text(), _ranking(answer), *_why(answer), *_settings(answer), *_rejected(answer), *_limits(answer),
+        *_head(raw, answer), Text(), _ranking(answer), *_why(answer), *traffic_plan.search_section(answer.trials),
+        *_settings(answer), *_rejected(answer), *_limits(answer),
         *_mind(answer), *_launch(answer, all_engines=all_engines), Text(), Text(_provenance(answer), style=parts.FAINT),
     ]  # fmt: skip
 
@@ -45,10 +46,22 @@ def _head(raw: Mapping[str, Any], answer: Answer) -> list[Text]:
 
 
 def _traffic(name: str, one: Mapping[str, Any]) -> str:
-    arrivals = one["arrivals"]
-    when = f"{arrivals['burst']} at once" if "burst" in arrivals else ", ".join(str(v) for v in arrivals.values())
     limits = [f"{metric} ≤ {_deadline(limit)}" for metric, limit in (one.get("slo") or {}).items() if limit is not None]
-    return f"{name}: {one['prompt_tokens']} tokens in, {one['output_tokens']} out, {when}, {', '.join(limits) or 'no deadline'}"
+    lengths = f"{_length(one.get('prompt_tokens'))} tokens in, {_length(one.get('output_tokens'))} out"
+    return f"{name}: {lengths}, {_arrivals(one['arrivals'])}, {', '.join(limits) or 'no deadline'}"
+
+
+def _length(given: Any) -> str:
+    """A number, the kind of a distribution, or that the trace knows."""
+    return "recorded" if given is None else next(iter(given)) if isinstance(given, Mapping) else str(given)
+
+
+def _arrivals(given: Mapping[str, Any]) -> str:
+    kind, value = next(iter(given.items()))
+    if kind == "burst":
+        return f"{value} at once"
+    inside = ", ".join(f"{name} {one}" for name, one in value.items()) if isinstance(value, Mapping) else str(value)
+    return inside if kind == "rate" else f"{kind.replace('_', ' ')} {inside}"
 
 
 def _deadline(limit: Any) -> str:
@@ -66,6 +79,10 @@ def _proof(answer: Answer) -> str:
 
 
 def _ranking(answer: Answer) -> Table:
+    won = _won(answer)
+    if traffic_plan.is_simulated(answer):
+        cost = (_PER_GOOD.get(answer.objective, "GPU-s/good"), lambda one: _per_good(answer, one))
+        return traffic_plan.ranking(answer, won.id if won else None, cost, lambda one: _standing(answer, one, won.id if won else None))
     memory = answer.configurations[0].memory if answer.configurations else None
     table = Table.grid(padding=(0, 1), pad_edge=False)
     table.add_column("#", justify="right", no_wrap=True)
@@ -77,7 +94,6 @@ def _ranking(answer: Answer) -> Table:
     table.add_column(" P(SLO)", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     table.add_row(*(Text(str(column.header), style=parts.FAINT) for column in table.columns))
-    won = _won(answer)
     for one in answer.configurations:
         table.add_row(*_row(answer, one, won.id if won else None))
     return table
@@ -133,6 +149,7 @@ def _why(answer: Answer) -> list[Any]:
     if why.binding:
         lines.append(Text("tightest limit: " + ", ".join(why.binding)))
     lines.append(Text(f"memory: {_memory_line(won)} = {_of(won.memory.total_bytes, won.memory.limit_bytes)}", parts.FAINT))
+    lines += traffic_plan.why_lines(won)
     if "e2e_s" in won.intervals:
         low, high = won.intervals["e2e_s"]
         lines.append(Text(f"90 % interval of the last answer: {format_seconds(low)} to {format_seconds(high)}", parts.FAINT))

@@ -69,3 +69,27 @@ def test_bad_input_is_one_line_and_code_2(arguments, capsys):
     assert written.out == ""
     assert written.err.startswith("error: ")
     assert written.err.count("\n") == 1
+
+
+def test_a_plan_over_rates_reads_as_a_ranking_with_its_search(capsys):
+    assert run(["plan", RATE, "--trials", "16", "--requests", "150", "--seed", "2"]) == 0
+    text = capsys.readouterr().out
+    for words in ("goodput/s", "p95 first", "p95 answer", "GPU-s/good", "P(SLO)", "best so far", "closed form", "seed 2", "12 /s"):
+        assert words in text
+    assert all(len(line) <= 80 for line in text.splitlines() if not line.startswith("  vllm"))
+
+
+def test_a_plan_over_rates_draws_its_search(tmp_path):
+    assert run(["plan", RATE, "--trials", "8", "--requests", "100", "--plot", str(tmp_path / "plan.svg")]) == 0
+    words = " ".join(ET.parse(tmp_path / "plan.svg").getroot().itertext())
+    for text in ("8 trials", "Goodput against p95 first token", "first"):
+        assert text in words
+
+
+def test_a_traced_scenario_is_planned_and_described(tmp_path, capsys):
+    (tmp_path / "day.csv").write_text("arrival,prompt,output\n0,900,40\n0.5,400,20\n2.0,300,30\n", encoding="utf-8")
+    text = Path(RATE).read_text(encoding="utf-8").replace("{rate: 12 /s}", "{trace: day.csv}")
+    kept = [line for line in text.splitlines() if not line.lstrip().startswith(("prompt_tokens", "output_tokens", "shared_prefix"))]
+    (tmp_path / "scenario.yaml").write_text("\n".join(kept), encoding="utf-8")
+    assert run(["plan", str(tmp_path / "scenario.yaml"), "--trials", "6"]) == 0
+    assert "recorded tokens in, recorded out, trace" in " ".join(capsys.readouterr().out.split())
