@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from api.views.parts import Verbatim
     from planner.answer import Answer
+    from planner.resolve import CalibrationLookup
 
 PLOT_SUFFIXES = (".png", ".svg", ".html")
 
@@ -112,12 +113,12 @@ def check_plot(path: str) -> None:
         raise FileFormatError("its folder does not exist", path="--plot", value=path, way_out=f"create {file.parent} first")
 
 
-def write_plot(path: str, raw: dict[str, Any], answer: Answer) -> None:
+def write_plot(path: str, raw: dict[str, Any], answer: Answer, stored: CalibrationLookup | None = None) -> None:
     """Draw the charts of an answer into one file, whole or not at all."""
     from planner.charts import draw
 
     with bar("drawing the switch map") as step:
-        data = draw(raw, answer, Path(path).suffix.lower(), step=step)
+        data = draw(raw, answer, Path(path).suffix.lower(), stored, step=step)
     _write_whole(Path(path), data)
     sys.stderr.write(f"wrote {path}\n")
 

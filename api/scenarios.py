@@ -11,6 +11,7 @@ from models.errors import FileFormatError, InputError
 
 if TYPE_CHECKING:
     from planner.plan import Options
+    from planner.resolve import CalibrationLookup
 
 STANDARD_INPUT = "-"
 _LONGEST_S = 86_400.0
@@ -35,7 +36,7 @@ def read(path: str, assignments: Sequence[str] = (), calibration: str | None = N
     return raw if calibration is None else raw | {"calibration": calibration}
 
 
-def options(*, time_limit: float, proof: bool, explain: bool = True) -> Options:
+def options(*, time_limit: float, proof: bool, explain: bool = True, stored: CalibrationLookup | None = None) -> Options:
     """Search options; a limit that is no duration is refused."""
     from planner.plan import Options
 
@@ -43,7 +44,7 @@ def options(*, time_limit: float, proof: bool, explain: bool = True) -> Options:
         raise InputError(
             "must be above 0 and at most a day, in seconds", path="--time-limit", value=time_limit, way_out="write for example 30"
         )
-    return Options(time_limit_s=time_limit, prove=proof, explain=explain)
+    return Options(time_limit_s=time_limit, prove=proof, explain=explain, stored=stored)
 
 
 def changed(raw: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> dict[str, Any]:

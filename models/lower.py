@@ -17,6 +17,7 @@ from models.columns import Columns
 from models.describe.architecture import Architecture
 from models.describe.calibration import Affine, Calibration, Physical, Table
 from models.describe.configuration import Configuration, DraftSource, KvFormat
+from models.describe.hardware import Device
 from models.drafts import draft_shape
 from models.errors import NotCoveredError
 from models.facts.reads import context_read_bytes, row_attention_flops, state_read_bytes
@@ -85,15 +86,19 @@ def _weight_bytes(case: Case, weight_format: str, tp: int) -> int:
 
 def compute_peak(case: Case, arch: Architecture) -> float:
     """Peak FLOP/s of one device for this model's matrix products: by the format that most of its weight bytes have."""
+    return float(case.device.peaks[main_peak(case.device, arch)])
+
+
+def main_peak(device: Device, arch: Architecture) -> str:
+    """The precision whose dense peak bounds this model's matrix products on this device."""
     by_precision = facts.weight_bytes_by_precision(arch)
     main = max(by_precision, key=lambda name: by_precision[name])
     wanted = "fp8" if main.startswith(("fp8", "mxfp8")) else "fp4" if main in ("nvfp4", "mxfp4") else "bf16"
     for precision in (wanted, "bf16", "fp16"):
-        peak = case.device.peaks.get(precision)
-        if peak is not None:
-            return float(peak)
+        if device.peaks.get(precision) is not None:
+            return precision
     raise NotCoveredError(
-        "no dense peak is known for this device", path="hardware.device", value=case.device.id, way_out="choose another device"
+        "no dense peak is known for this device", path="hardware.device", value=device.id, way_out="choose another device"
     )
 
 

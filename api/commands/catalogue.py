@@ -1,4 +1,4 @@
-"""``goodput devices``, ``engines``, ``models``, ``calibrations``: what the catalogue holds, with its sources."""
+"""``goodput devices``, ``engines``, ``models``: what the catalogue holds, with its sources."""
 
 from __future__ import annotations
 
@@ -61,20 +61,6 @@ def models(word: Part = None, as_json: AsJson = False) -> None:
     return _listed(rows, as_json, output, (("name", "name"), ("family", "family"), ("date", "read on")))
 
 
-def calibrations(word: Part = None, as_json: AsJson = False) -> None:
-    """List the calibrations that ship with the package."""
-    from api import output
-    from models.catalog.calibrations_catalog import calibration_names, load_calibration
-
-    rows: list[dict[str, Any]] = []
-    for name in calibration_names():
-        c = load_calibration(name)
-        if _matches(word, name):
-            rows.append({"name": c.name, "version": c.version, "device": c.device, "engine": c.engine, "model": c.model})
-    columns = (("name", "name"), ("version", "version"), ("device", "device"), ("engine", "engine"), ("model", "model"))
-    return _listed(rows, as_json, output, columns)
-
-
 def _matches(word: str | None, *names: str) -> bool:
     return word is None or any(word.lower() in name.lower() for name in names)
 
@@ -90,5 +76,5 @@ def _listed(rows: list[dict[str, Any]], as_json: bool, output: Any, columns: tup
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (devices, engines, models, calibrations):
+    for command in (devices, engines, models):
         app.command(command.__name__)(command)

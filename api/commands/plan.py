@@ -32,23 +32,27 @@ def plan(
     all_engines: Annotated[bool, typer.Option("--all-engines", help="Show the launch commands of every engine.")] = False,
 ) -> None:
     """Rank the configurations of SCENARIO: which one returns the most correct, on-time answers, why, and how to launch it."""
-    from api import output, scenarios
+    from api import output, scenarios, storage
     from planner import plan as use_case
 
     if plot is not None:
         output.check_plot(plot)
     raw = scenarios.read(scenario, assignments or (), calibration)
-    options = replace(scenarios.options(time_limit=time_limit, proof=not no_proof), trials=trials, requests=requests, seed=seed)
-    with output.trials("candidates" not in raw) as step:
-        answer = use_case.plan(raw, replace(options, progress=step))
-    if as_json:
-        output.write_json(answer)
-    else:
-        from api.views.plan import plan_view
+    with storage.stored_calibrations() as stored:
+        options = replace(
+            scenarios.options(time_limit=time_limit, proof=not no_proof, stored=stored), trials=trials, requests=requests, seed=seed
+        )
+        with output.trials("candidates" not in raw) as step:
+            answer = use_case.plan(raw, replace(options, progress=step))
+        if as_json:
+            output.write_json(answer)
+        else:
+            from api.views.plan import plan_view
 
-        output.show(plan_view(raw, answer, all_engines=all_engines))
-    if plot is not None:
-        output.write_plot(plot, raw, answer)
+
+            output.show(plan_view(raw, answer, all_engines=all_engines))
+        if plot is not None:
+            output.write_plot(plot, raw, answer, stored)
     if fail_if_infeasible and answer.winner is None:
         raise typer.Exit(1)
 

@@ -72,6 +72,12 @@ def listing(rows: Iterable[tuple[str | Text, str | Text]], style: str = "") -> T
     return table
 
 
+def scope_words(model: str | None, engine: str | None, device: str | None, ranks: int | None) -> str:
+    """What a run or calibration is for, in a few words."""
+    known = [model.rsplit("/", maxsplit=1)[-1] if model else None, engine, device, f"TP {ranks}" if ranks and ranks > 1 else None]
+    return " · ".join(word for word in known if word) or "any model and device"
+
+
 def section(title: str, body: Any) -> list[Any]:
     """A quiet heading and its body, indented, with a line of air before."""
     inside = body if isinstance(body, Verbatim) else Padding(body, (0, 0, 0, 2))

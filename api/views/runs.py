@@ -1,0 +1,94 @@
+"""Stored runs and what an import did, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+
+from api.views import parts
+from planner.import_runs import Imported
+from planner.ports import StoredRun
+from planner.recalibrate import Drifted
+
+_SHOWN = 20
+
+
+def run_row(run: StoredRun) -> dict[str, Any]:
+    """One run in plain values."""
+    record = run.record
+    setup = record.setup
+    return {
+        "id": run.id, "added_at": run.added_at, "model": setup.model, "device": setup.device, "engine": setup.engine,
+        "engine_version": setup.engine_version, "tp": setup.tensor_parallel, "format": record.format, "steps": len(record.steps),
+        "serving": len(record.serving), "memory": len(record.memory), "file": record.source.file, "line": record.source.line,
+        "content_hash": record.content_hash, "warnings": list(record.warnings),
+    }  # fmt: skip
+
+
+def runs_view(rows: Sequence[dict[str, Any]]) -> list[Any]:
+    """Everything that ``goodput runs`` prints."""
+    if not rows:
+        return [Text("no run is stored; goodput import PATHS... stores some")]
+    shown: list[tuple[str | Text, str | Text]] = []
+    for row in rows:
+        scope = parts.scope_words(row["model"], row["engine"], row["device"], row["tp"])
+        seen = ", ".join(f"{row[n]} {word}" for n, word in (("steps", "steps"), ("serving", "loads"), ("memory", "memory")) if row[n])
+        place = f"{row['file'].rsplit('/', maxsplit=1)[-1]}{':' + str(row['line']) if row['line'] else ''}"
+        shown.append((str(row["id"]), f"{scope}; {row['format']}: {seen}; {place}"))
+    return [parts.listing(shown)]
+
+
+def drift_document(found: Drifted) -> dict[str, Any]:
+    """Drift in plain values."""
+    seen = found.found
+    return {
+        "calibration": found.name, "version": found.version, "runs": list(found.runs), "outside": list(seen.outside),
+        "expected_outside": seen.expected, "bias": seen.bias, "drifted": seen.drifted,
+    }  # fmt: skip
+
+
+def drift_words(found: Drifted) -> str:
+    """Drift in one sentence."""
+    seen = found.found
+    what = "have drifted from" if seen.drifted else "agree with"
+    return (
+        f"{len(found.runs)} new runs {what} {found.name}@{found.version}: {len(seen.outside)} outside the 90 % interval "
+        f"({seen.expected:.1f} expected), median {seen.bias:+.1%} against the prediction"
+        + (f"; outside: {', '.join(seen.outside[:6])}; goodput calibrate fits anew" if seen.drifted else "")
+    )
+
+
+def import_document(found: Imported) -> dict[str, Any]:
+    """What an import did, as JSON."""
+    return {
+        "stored": [run_row(run) for run in found.stored],
+        "missing": [ask.model_dump() for ask in found.asks],
+        "incomplete": [{"file": r.source.file, "line": r.source.line, "missing": list(r.missing)} for r in found.incomplete],
+        "refused": [r.model_dump() for r in found.refused], "ignored": [r.model_dump() for r in found.ignored],
+        "duplicates": [d.model_dump() for d in found.duplicates], "drift": [drift_document(d) for d in found.drifted],
+    }  # fmt: skip
+
+
+def import_view(found: Imported) -> list[Any]:
+    """Everything that ``goodput import`` prints."""
+    counts = [f"{len(found.stored)} stored", f"{len(found.duplicates)} known already", f"{len(found.refused)} refused"]
+    counts += [f"{len(found.incomplete)} incomplete"] if found.incomplete else []
+    counts += [f"{len(found.ignored)} set aside"] if found.ignored else []
+    shown: list[Any] = [Text(", ".join(counts), parts.HEAD)]
+    if found.asks:
+        rows = [(ask.option, f"{ask.runs} runs do not say it, such as those of {ask.example_file}") for ask in found.asks]
+        shown += parts.section("Missing: import again with", parts.listing(rows))
+    shown += _listed("Refused", [str(r) for r in found.refused])
+    shown += _listed("Known already", [f"{d.file}{f':{d.line}' if d.line else ''}: first seen in {d.first_seen}" for d in found.duplicates])
+    warned = [f"run {run.id}: {warning}" for run in found.stored for warning in run.record.warnings]
+    shown += _listed("Mind", warned)
+    return shown + _listed("Against stored calibrations", [drift_words(d) for d in found.drifted])
+
+
+def _listed(title: str, lines: Sequence[str]) -> list[Any]:
+    if not lines:
+        return []
+    more = [("", f"… and {len(lines) - _SHOWN} more (--json lists all)")] if len(lines) > _SHOWN else []
+    return parts.section(title, parts.listing([*(("", line) for line in lines[:_SHOWN]), *more]))

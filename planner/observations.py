@@ -1,0 +1,211 @@
+"""From stored runs to what a step model can be fitted on, in bytes and FLOPs of the model that ran.
+
+Notation of ``models.kernels.step``. Pairs are attention FLOPs / f_q, so that windows and indexers count for what they compute.
+A decode row reads the context before it; a chunk of c tokens after h cached ones reads h + c / 2 on average (as plans assume).
+What cannot be read as a step or a closed loop is named with its reason, never dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from models.calibration.evidence import Evidence, StepObservation, from_serving, joined
+from models.calibration.evidence import ServingObservation as ClosedLoop
+from models.calibration.phases import Phase, from_phases
+from models.calibration.template import step_template
+from models.catalog.step_prior import SINGLE
+from models.describe.architecture import Architecture
+from models.describe.hardware import Device
+from models.errors import CalibrationError, GoodputError, NotCoveredError
+from models.facts.formats import kv_format
+from models.facts.reads import context_read_bytes, row_attention_flops, state_read_bytes
+from models.kernels.step import StepModel
+from models.lower import main_peak
+from planner.ports import StoredRun
+from planner.records import Arrival, RunRecord, SequenceGroup, ServingObservation, StepKind
+from planner.records import StepObservation as Measured
+from planner.run_groups import Group, Unused
+
+_MOST_REUSED = 0.02  # prefix hits above this share change what a prompt costs
+_STEADY = 2  # requests for each client below which a closed loop never leaves its start
+
+
+@dataclass
+class Material:
+    """What a group's runs say; ``evidence`` is empty when nothing could be used."""
+
+    phases: list[Phase] = field(default_factory=list)
+    loops: list[ClosedLoop] = field(default_factory=list)
+    unused: list[Unused] = field(default_factory=list)
+
+    @property
+    def evidence(self) -> Evidence:
+        parts = [from_phases(self.phases)] if self.phases or not self.loops else []
+        return joined([*parts, from_serving(self.loops)]) if self.loops else parts[0]
+
+
+def template_of(architecture: Architecture, device: Device, tensor_parallel: int) -> StepModel:
+    """The step model at its floor, at the peak that plans use for this model on this device."""
+    precision = main_peak(device, architecture)
+    template = step_template(architecture, device, precision=precision, tensor_parallel=tensor_parallel)
+    return template._replace(flops_per_pair=max(template.flops_per_pair, 1.0))
+
+
+def material(group: Group) -> Material:
+    """Phases and closed loops of every run of ``group``."""
+    found = Material()
+    shape = _Shape(group.architecture, group.key.tensor_parallel, template_of(group.architecture, group.device, group.key.tensor_parallel))
+    for run in group.runs:
+        _take(run, shape, found)
+    return found
+
+
+@dataclass(frozen=True)
+class _Shape:
+    architecture: Architecture
+    ranks: int
+    template: StepModel
+
+    def step(self, groups: Sequence[SequenceGroup], heads: float, stored: str) -> StepObservation:
+        """One engine step of ``groups`` (new and cached tokens are totals over each group)."""
+        pairs, read = 0.0, 0.0
+        for group in groups:
+            assert group.context_tokens is not None
+            new, cached = group.new_tokens / group.sequences, group.context_tokens / group.sequences
+            middle = cached + (new + 1) / 2
+            pairs += group.new_tokens * row_attention_flops(self.architecture, middle) / self.template.flops_per_pair
+            context = round(cached + (new / 2 if new > 1 else 1))
+            one = context_read_bytes(self.architecture, context, stored, self.ranks) + state_read_bytes(self.architecture, self.ranks)
+            read += group.sequences * self.ranks * one
+        sequences = float(sum(group.sequences for group in groups))
+        return StepObservation(sum(group.new_tokens for group in groups), heads, pairs, float(read), sequences, 1.0)
+
+    def kv_per_token(self, context: float, stored: str) -> float:
+        """Bytes that a row reads for each token of ``context``."""
+        tokens = max(round(context), 1)
+        whole = context_read_bytes(self.architecture, tokens, stored, self.ranks) + state_read_bytes(self.architecture, self.ranks)
+        return self.ranks * whole / tokens
+
+
+def _take(run: StoredRun, shape: _Shape, found: Material) -> None:
+    record, label = run.record, f"run {run.id}"
+    try:
+        stored = kv_format(record.setup.kv_format or "bf16").name
+    except GoodputError as error:
+        found.unused.append(Unused(run.id, str(error)))
+        return
+    for number, step in enumerate(record.steps, start=1):
+        name = label if len(record.steps) == 1 else f"{label} step {number}"
+        try:
+            found.phases.append(_phase(step, record, shape, stored, name))
+        except GoodputError as error:
+            found.unused.append(Unused(run.id, str(error)))
+    for number, seen in enumerate(record.serving, start=1):
+        name = label if len(record.serving) == 1 else f"{label} window {number}"
+        try:
+            loop, note = _loop(seen, record, shape, stored, name)
+        except GoodputError as error:
+            found.unused.append(Unused(run.id, str(error)))
+            continue
+        found.loops.append(loop)
+        if note:
+            found.unused.append(Unused(run.id, note))
+    if record.memory and not (record.steps or record.serving):
+        found.unused.append(Unused(run.id, "memory only: it says nothing of times"))
+
+
+def _phase(step: Measured, record: RunRecord, shape: _Shape, stored: str, name: str) -> Phase:
+    drafting = record.setup.draft not in (None, "none") and step.kind is not StepKind.VERIFY
+    if drafting:
+        raise NotCoveredError("a step with a draft beside it is not the model's alone", path=name, value=record.setup.draft)
+    groups = _known(step, name)
+    chunks = list(_chunks(groups, step.parts)) if step.parts > 1 else [groups]
+    steps = []
+    for index, chunk in enumerate(chunks):
+        emits = index == len(chunks) - 1
+        rows = sum(g.new_tokens for g in chunk) if step.kind is StepKind.VERIFY else float(sum(g.sequences for g in chunk)) * emits
+        steps.append(shape.step(chunk, rows, stored))
+    return Phase(tuple(steps), step.seconds, name, step.includes_host)
+
+
+def _known(step: Measured, name: str) -> tuple[SequenceGroup, ...]:
+    """Groups with their context; a sum over all sequences is spread evenly where only that is known."""
+    if all(group.context_tokens is not None for group in step.groups):
+        return step.groups
+    if step.resident_tokens is None:
+        raise NotCoveredError("the context of the step is not known, so its reads are not either", path=name)
+    share = step.resident_tokens / step.sequences
+    return tuple(
+        g if g.context_tokens is not None else g.model_copy(update={"context_tokens": share * g.sequences}) for g in step.groups
+    )
+
+
+def _chunks(groups: Sequence[SequenceGroup], parts: int) -> Iterator[tuple[SequenceGroup, ...]]:
+    """The steps of a prefill in ``parts`` chunks: each of its sequences advances evenly."""
+    for index in range(parts):
+        chunk = []
+        for g in groups:
+            size = math.ceil(g.new_tokens / parts)
+            new = min(size, g.new_tokens - index * size)
+            if new > 0:
+                before = (g.context_tokens or 0.0) + index * size
+                chunk.append(g.model_copy(update={"new_tokens": new, "context_tokens": before}))
+        if chunk:
+            yield tuple(chunk)
+
+
+def _loop(seen: ServingObservation, record: RunRecord, shape: _Shape, stored: str, name: str) -> tuple[ClosedLoop, str]:
+    """A load test as a closed loop and what of it is not used; an open one has the clients that Little's law counts."""
+    load, setup = record.workload, record.setup
+    if setup.draft not in (None, "none"):
+        raise NotCoveredError("speculation: no closed form of a load test covers it", path=name, value=setup.draft)
+    if load.prompt_tokens is None or load.output_tokens is None or load.output_tokens < 2:
+        raise NotCoveredError("prompt and output lengths (of two tokens or more) are not known", path=name)
+    reused = (seen.prefix_hit_rate or 0.0) > _MOST_REUSED or (load.shared_prefix_tokens or 0.0) > _MOST_REUSED * load.prompt_tokens
+    clients, closed = _clients(seen, record, name)
+    tpot = seen.tpot.get("mean") or seen.tpot.get("p50") or seen.itl.get("mean")
+    ttft = (seen.ttft.get("mean") or seen.ttft.get("p50")) if closed and not reused else None
+    rate = seen.output_tokens_per_s if closed and not reused and tpot is None else None
+    if tpot is None and ttft is None and rate is None:
+        raise NotCoveredError("it states no time that the closed form predicts", path=name)
+    note = "" if ttft is not None or not seen.ttft else (
+        f"{name}: TTFT not used, " + ("cached prefixes shorten it" if reused else "its queue depends on how requests arrived")
+    )  # fmt: skip
+    prompt, output = round(load.prompt_tokens), round(load.output_tokens)
+    return ClosedLoop(
+        concurrency=clients, prompt=max(prompt, 1), output=output, kv_bytes_per_token=shape.kv_per_token(prompt + output / 2, stored),
+        slots=float(setup.max_num_seqs or math.inf), ttft_s=ttft, tpot_s=tpot, output_tokens_per_s=rate, source=name,
+    ), note  # fmt: skip
+
+
+def _clients(seen: ServingObservation, record: RunRecord, name: str) -> tuple[float, bool]:
+    """Mean requests in the system, and whether the load was a steady closed loop."""
+    load = record.workload
+    if load.arrival is Arrival.CLOSED and load.concurrency is not None:
+        if load.requests is not None and load.requests < _STEADY * load.concurrency:
+            raise NotCoveredError("too few requests for each client: the load never became steady", path=name, value=load.requests)
+        return float(load.concurrency), True
+    if seen.in_flight is not None:
+        return max(seen.in_flight, 1.0), False
+    e2e = seen.e2e.get("mean")
+    if seen.requests_per_s is not None and e2e is not None:
+        return max(seen.requests_per_s * e2e, 1.0), False  # Little's law, section 8.6.1
+    raise NotCoveredError("how many requests ran together is not known", path=name, value=load.arrival.value)
+
+
+def fitted_names(ranks: int) -> tuple[str, ...]:
+    """Parameters that are fitted; the link's own time a token follows from its bandwidth."""
+    return (*SINGLE, "collective_s") if ranks > 1 else SINGLE
+
+
+def collective(architecture: Architecture, device: Device, ranks: int, link_efficiency: float) -> float:
+    """Seconds a token of the all-reduces of a step, as plans compute it: 2 layers x 2 (tp - 1) / tp x 2 bytes x hidden / link."""
+    if ranks == 1:
+        return 0.0
+    link = device.gpu_link_bytes_per_s or device.host_link_bytes_per_s
+    if link is None:
+        raise CalibrationError("no link between devices is known", path="device", value=device.id)
+    return 2 * architecture.layer_count * 2 * (ranks - 1) / ranks * 2 * architecture.hidden / (link * link_efficiency)
+

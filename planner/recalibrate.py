@@ -1,0 +1,198 @@
+"""The use case: stored runs in, a calibration with its covariance out, checked against physics; drift of new runs.
+
+The fit is ``models.calibration.step_fit``. A calibration document holds the description that plans read (``calibration``), the posterior
+(``fit``), what was measured against what is predicted (``points``), and what was not used with its reason (``unused``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from models.calibration.document import Scope, calibrated, from_document, to_document
+from models.calibration.evidence import Evidence, from_steps, step_of
+from models.calibration.posterior import Drift, Posterior, borrow, drift, interval
+from models.calibration.prior import Prior
+from models.calibration.step_fit import fit_steps
+from models.catalog.calibrations_catalog import SPECIFICATION, load_calibration
+from models.catalog.step_prior import step_prior
+from models.describe.calibration import Calibration, Physical, Source
+from models.errors import CalibrationError, InputError
+from models.facts.kv import kv_bytes_per_token
+from models.kernels.step import StepModel
+from planner.observations import collective, fitted_names, material, template_of
+from planner.ports import CalibrationStore, RunStore, StoredCalibration, StoredRun
+from planner.run_groups import Group, Key, Unused, Wanted, grouped
+
+_PREFILLS = ([(512, 0)], [(2048, 0)], [(8192, 0)], [(2048, 8192)])
+_DECODES = tuple([(1, context)] * batch for batch in (1, 8, 32) for context in (512, 4096))
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A calibration before it is stored. ``points``: (name, measured seconds, predicted seconds, log residual)."""
+
+    key: Key
+    calibration: Calibration
+    posterior: Posterior
+    points: tuple[tuple[str, float, float, float], ...]
+    unused: tuple[Unused, ...]
+    run_ids: tuple[int, ...]
+    borrowed: tuple[str, ...]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Plain JSON for the store."""
+        described = self.calibration.model_dump(mode="json", exclude={"name", "version"})
+        return {
+            "calibration": described, "fit": to_document(self.posterior), "points": [list(p) for p in self.points],
+            "unused": [{"run": u.run, "reason": u.reason} for u in self.unused], "borrowed_from": list(self.borrowed),
+        }  # fmt: skip
+
+
+def recalibrate(
+    runs: RunStore, calibrations: CalibrationStore, wanted: Wanted, *, name: str | None = None, today: str
+) -> tuple[tuple[StoredCalibration, Fitted], ...]:  # fmt: skip
+    """Fit and store a calibration for every wanted group of runs; all are fitted before the first is stored."""
+    groups, unused = grouped(runs.list(), wanted)
+    if not groups:
+        why = f"; {len(unused)} runs belong to no group, run {unused[0].run}: {unused[0].reason}" if unused else ""
+        raise InputError(f"no stored run fits{why}", path="runs", way_out="import runs first, or widen the choice (goodput runs)")
+    if name is not None and len(groups) > 1:
+        listed = "; ".join(str(g.key) for g in groups[:4])
+        raise InputError(
+            f"{len(groups)} groups of runs fit: {listed}", path="--name", value=name, way_out="choose one with --device, --model, --tp"
+        )
+    known = tuple(calibrations.newest())
+    fitted = [fit_group(g, name or g.key.default_name, relatives=relatives_of(g.key, known), today=today) for g in groups]
+    return tuple((calibrations.append(f.calibration.name, f.document, f.run_ids), f) for f in fitted)
+
+
+def fit_group(group: Group, name: str, *, relatives: Mapping[str, Posterior], today: str) -> Fitted:
+    """The posterior of one group as a calibration; no usable run is an error that says why each was not used."""
+    found = material(group)
+    evidence = found.evidence
+    if not len(evidence):
+        reasons = "; ".join(dict.fromkeys(u.reason for u in found.unused))
+        raise InputError(f"no run of {group.key} can be fitted: {reasons}", path="runs", way_out="import step times or closed-loop results")
+    base = load_calibration(SPECIFICATION)
+    assert isinstance(base.decode, Physical)
+    template = _template(group, base.decode)
+    posterior = fit_steps(evidence, template, _prior(group, relatives))
+    used = tuple(sorted({int(n.split()[1]) for n in evidence.names}))
+    calibration = calibrated(posterior, base, _scope(group), name=name, version="0", sources=_sources(group.runs, used, today))
+    calibration = _with_spread(calibration, posterior, template, group)
+    _check_physics(calibration)
+    predicted = np.exp(evidence.predict(posterior.step_model(template)))
+    measured = np.exp(evidence.measured)
+    points = tuple(
+        (n, float(m), float(p), float(r)) for n, m, p, r in zip(evidence.names, measured, predicted, posterior.residuals, strict=True)
+    )
+    return Fitted(group.key, calibration, posterior, points, tuple(found.unused), used, tuple(relatives))
+
+
+def _template(group: Group, base: Physical) -> StepModel:
+    ranks = group.key.tensor_parallel
+    per_token = collective(group.architecture, group.device, ranks, base.link_efficiency)
+    return template_of(group.architecture, group.device, ranks)._replace(collective_per_token_s=per_token)
+
+
+def _prior(group: Group, relatives: Mapping[str, Posterior]) -> Prior:
+    """The specification, or what other models on this device and engine say where some are calibrated."""
+    prior = step_prior(fitted_names(group.key.tensor_parallel))
+    return borrow(tuple(relatives.values()), prior) if relatives else prior
+
+
+def relatives_of(key: Key, known: Iterable[StoredCalibration]) -> dict[str, Posterior]:
+    """Newest posteriors of other models on the same device, engine and use of graphs."""
+    found: dict[str, Posterior] = {}
+    for stored in known:
+        described = stored.document.get("calibration", {})
+        same = all(described.get(n) == getattr(key, n) for n in ("device", "engine", "cuda_graphs"))
+        if same and described.get("model") != key.model and "fit" in stored.document and stored.name not in found:
+            found[stored.name] = from_document(stored.document["fit"])
+    return found
+
+
+def _scope(group: Group) -> Scope:
+    key = group.key
+    versions = {run.record.setup.engine_version for run in group.runs}
+    return Scope(
+        device=key.device, engine=key.engine, engine_version=versions.pop() if len(versions) == 1 else None, model=key.model,
+        weight_format=key.weight_format, tensor_parallel=key.tensor_parallel, cuda_graphs=key.cuda_graphs,
+        layers=group.architecture.layer_count,
+    )  # fmt: skip
+
+
+def _sources(runs: Sequence[StoredRun], used: Sequence[int], today: str) -> tuple[Source, ...]:
+    """One source for each file, naming its runs."""
+    files: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        if run.id in used:
+            files.setdefault(run.record.source.file, []).append(run)
+    return tuple(
+        Source(
+            what=f"{found[0].record.format}, runs {', '.join(str(r.id) for r in found[:20])}{', …' if len(found) > 20 else ''}",
+            reference=f"{file} (sha256 {found[0].record.source.file_sha256[:12]})", date=found[0].record.measured_at or today,
+        )
+        for file, found in files.items()
+    )  # fmt: skip
+
+
+def _with_spread(calibration: Calibration, posterior: Posterior, template: StepModel, group: Group) -> Calibration:
+    """Log standard deviation of each phase: root mean square of the predictive spread over usual steps."""
+    kv = kv_bytes_per_token(group.architecture, "bf16", group.key.tensor_parallel) * group.key.tensor_parallel
+
+    def spread(shapes: Sequence[Sequence[tuple[int, int]]]) -> float:
+        asked = from_steps([step_of(s, kv_bytes_per_token=kv, seconds=1.0) for s in shapes])
+        return math.sqrt(float(np.mean(interval(posterior, asked, template).log_sd ** 2)))
+
+    found = calibration.uncertainty.model_copy(update={"prefill_log_sd": spread(_PREFILLS), "decode_log_sd": spread(_DECODES)})
+    return calibration.model_copy(update={"uncertainty": found})
+
+
+def _check_physics(calibration: Calibration) -> None:
+    """The description's own bounds once more: no efficiency above 1, no negative time."""
+    try:
+        Calibration.parse(calibration.model_dump(mode="json"), "calibration")
+    except InputError as problem:
+        raise CalibrationError(f"the fit breaks physics: {problem}", way_out="check units and device of the runs") from problem
+
+
+@dataclass(frozen=True)
+class Drifted:
+    """New runs against a stored calibration."""
+
+    name: str
+    version: int
+    runs: tuple[int, ...]
+    found: Drift
+
+
+def drift_of(runs: Sequence[StoredRun], known: Iterable[StoredCalibration]) -> tuple[Drifted, ...]:
+    """Each group of ``runs`` against the newest calibration of its key that was not fitted on them."""
+    newest = tuple(known)
+    found = []
+    for group in grouped(runs)[0]:
+        stored = next((s for s in newest if matches(group.key, s)), None)
+        if stored is None:
+            continue
+        fresh = tuple(run for run in group.runs if run.id not in stored.run_ids)
+        evidence: Evidence = material(Group(group.key, group.architecture, group.device, fresh)).evidence
+        if len(evidence):
+            base = load_calibration(SPECIFICATION).decode
+            assert isinstance(base, Physical)
+            seen = drift(from_document(stored.document["fit"]), evidence, _template(group, base))
+            found.append(Drifted(stored.name, stored.version, tuple(run.id for run in fresh), seen))
+    return tuple(found)
+
+
+def matches(key: Key, stored: StoredCalibration) -> bool:
+    """Whether a stored calibration is one of this key, with its posterior."""
+    described = stored.document.get("calibration", {})
+    names = ("device", "engine", "model", "weight_format", "tensor_parallel", "cuda_graphs")
+    return "fit" in stored.document and all(described.get(n) == getattr(key, n) for n in names)
