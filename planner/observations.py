@@ -137,9 +137,7 @@ def _known(step: Measured, name: str) -> tuple[SequenceGroup, ...]:
     if step.resident_tokens is None:
         raise NotCoveredError("the context of the step is not known, so its reads are not either", path=name)
     share = step.resident_tokens / step.sequences
-    return tuple(
-        g if g.context_tokens is not None else g.model_copy(update={"context_tokens": share * g.sequences}) for g in step.groups
-    )
+    return tuple(g if g.context_tokens is not None else g.model_copy(update={"context_tokens": share * g.sequences}) for g in step.groups)
 
 
 def _chunks(groups: Sequence[SequenceGroup], parts: int) -> Iterator[tuple[SequenceGroup, ...]]:
@@ -208,4 +206,3 @@ def collective(architecture: Architecture, device: Device, ranks: int, link_effi
     if link is None:
         raise CalibrationError("no link between devices is known", path="device", value=device.id)
     return 2 * architecture.layer_count * 2 * (ranks - 1) / ranks * 2 * architecture.hidden / (link * link_efficiency)
-

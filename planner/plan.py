@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,36 +18,23 @@ from planner.answer import SCHEMA_VERSION, Answer, CalibrationUsed, Ranked
 from planner.explain import explain
 from planner.launch_commands import launch_commands
 from planner.launchability import launchable, launchable_branches
+from planner.options import Options
 from planner.predict import predict
+from planner.ranking import order, pareto_front, wins
 from planner.rejections import rejected_values
 from planner.relax import Infeasibility, of_candidates, of_space
-from planner.resolve import CalibrationLookup, resolve
+from planner.resolve import resolve
 from planner.scenario_file import parse_scenario
 from solvers import full_resolution, incumbent
 from solvers.grid import Cell, Grid
 from solvers.space import build_space, configuration_from, default_sizes
 from solvers.status import Solution, Status, Termination
 
-Progress = Callable[[int, int, float | None], None]
+__all__ = ["Options", "plan"]
+
 EVERY_GROUP = 1 << 20
 SHOWN = 12
 """Most configurations of a search that the answer lists."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to search; nothing here changes what is optimal."""
-
-    time_limit_s: float = 30.0
-    seed: int = 0
-    prove: bool = True  # False: the full-resolution search alone, status feasible
-    explain: bool = True  # switch points and relaxations
-    launch: bool = True  # launch commands of the winner
-    stored: CalibrationLookup | None = None
-    trials: int = 200  # configurations simulated under rates
-    requests: int = 2000  # requests of each simulation
-    workers: int | None = None  # threads that simulate; None: all cores
-    progress: Progress | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +66,7 @@ def plan(raw: Mapping[str, Any], options: Options | None = None) -> Answer:
 
 def _answer(raw: Mapping[str, Any], case: Case, outcome: Outcome, options: Options, started: float) -> Answer:
     solution = outcome.solution
-    winner = outcome.configurations[0] if _wins(case, outcome.configurations) else None
+    winner = outcome.configurations[0] if wins(case, outcome.configurations) else None
     status = Status.INFEASIBLE if winner is None and solution.status is not Status.TIME_LIMIT else solution.status
     bound = solution.bound if np.isfinite(solution.bound) else None
     objectives = case.scenario.objectives
@@ -99,21 +86,6 @@ def _answer(raw: Mapping[str, Any], case: Case, outcome: Outcome, options: Optio
     )  # fmt: skip
 
 
-def _wins(case: Case, ranked: tuple[Ranked, ...]) -> bool:
-    return bool(ranked) and ranked[0].feasible and ranked[0].launchable[case.engine.name] is True
-
-
-def order(case: Case, found: list[Ranked]) -> tuple[Ranked, ...]:
-    """Feasible before infeasible, launchable before not, then by the objective, then by how little is violated."""
-
-    def key(one: Ranked) -> tuple[object, ...]:
-        able = one.launchable[case.engine.name] is True
-        score = one.objective if one.objective is not None else float("inf")
-        return (not one.feasible, not able, score, len(one.violations), one.time.makespan_s, len(one.id), one.id)
-
-    return tuple(one.model_copy(update={"rank": i}) for i, one in enumerate(sorted(found, key=key), start=1))
-
-
 def _rank_candidates(case: Case) -> Outcome:
     """Exactly the named configurations, each evaluated in full."""
     named = case.scenario.candidates or {}
@@ -125,7 +97,7 @@ def _rank_candidates(case: Case) -> Outcome:
                 way_out=f"use one of {', '.join(case.weights)}",
             )  # fmt: skip
     ranked = order(case, [predict(case, label, one, launchable(case, one)) for label, one in configurations.items()])
-    won = _wins(case, ranked)
+    won = wins(case, ranked)
     score = ranked[0].objective if won and ranked[0].objective is not None else float("inf")
     status = Status.OPTIMAL if won else Status.INFEASIBLE
     solution = Solution(status, Termination.RANKED, score, score, None, len(ranked))
@@ -174,18 +146,6 @@ def _with_other_ends(
                 found.append(one)
     note = "several objectives: each end of the front is exact, between the ends stand the best of each group of configurations"
     return order(grid.case, found), replace(solution, status=Status.FEASIBLE if found else solution.status), (*notes, note)
-
-
-def pareto_front(ranked: tuple[Ranked, ...]) -> tuple[str, ...]:
-    """Ids of feasible configurations that no other matches or beats in every objective."""
-    able = [one for one in ranked if one.feasible and None not in one.objectives.values()]
-
-    def beaten(one: Ranked) -> bool:
-        mine = [v or 0.0 for v in one.objectives.values()]
-        others = ([v or 0.0 for v in other.objectives.values()] for other in able if other is not one)
-        return any(all(o <= m for o, m in zip(other, mine, strict=True)) and other != mine for other in others)
-
-    return tuple(one.id for one in able if not beaten(one)) if able and len(able[0].objectives) > 1 else ()
 
 
 def _predicted(grid: Grid, label: str, cell: Cell) -> Ranked:

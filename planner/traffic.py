@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from models.catalog.devices import catalogue_version
 from models.describe.configuration import Configuration
@@ -12,6 +11,8 @@ from models.describe.scenario import Scenario
 from models.errors import InputError
 from planner.answer import SCHEMA_VERSION, Answer, CalibrationUsed, Ranked, Relaxation, SwitchPoint, Trials
 from planner.launch_commands import launch_commands
+from planner.options import Options
+from planner.ranking import order, pareto_front
 from planner.traffic_answer import Findings, explanation, ranked_trial, refused, trials_of
 from planner.traffic_plan import TrafficOptions, TrafficSearch, explore, load, simulate_candidates
 from planner.traffic_probability import TOP, TOP_SEEDS, confidence, draws
@@ -20,9 +21,6 @@ from planner.traffic_trial import Traffic, Trial, resolved_warnings
 from solvers.executors import local_executor
 from solvers.space import build_space, configuration_from
 from solvers.status import Status
-
-if TYPE_CHECKING:
-    from planner.plan import Options
 
 SHOWN = 12
 MOST_TRIALS = 100_000
@@ -79,8 +77,6 @@ def _beats(other: Trial, one: Trial) -> bool:
 
 def _ranked(traffic: Traffic, scenario: Scenario, tried: Tried, wanted: TrafficOptions) -> tuple[Ranked, ...]:
     """Ordered as every plan is, each with its probability and intervals from other draws and a slower engine."""
-    from planner.plan import order  # noqa: PLC0415
-
     found = {label: (one, trial) for label, one, trial in tried}
     ordered = order(traffic.case, [ranked_trial(traffic, label, one, trial) for label, one, trial in tried])
     drawn = draws(traffic, scenario, wanted.requests, wanted.seed, TOP_SEEDS)
@@ -113,8 +109,6 @@ def _findings(
 def _answer(
     traffic: Traffic, ranked: tuple[Ranked, ...], trials: Trials | None, findings: Findings, how: tuple[int, str, int], started: float
 ) -> Answer:  # fmt: skip
-    from planner.plan import pareto_front  # noqa: PLC0415
-
     case = traffic.case
     space, solver, evaluated = how
     winner = ranked[0] if ranked and ranked[0].feasible and ranked[0].launchable[case.engine.name] is True else None
