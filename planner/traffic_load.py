@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,30 @@ def _recorded(scenario: Scenario, name: str, count: int) -> RequestArrays:
         )  # fmt: skip
     trace = scenario.workload[name].arrivals.trace
     assert trace is not None
-    return from_trace(_first(read_trace(Path(trace.file).expanduser()), count), name=name, speed=trace.speed)
+    return from_trace(_first(_read(trace.file), count), name=name, speed=trace.speed)
+
+
+def _read(name: str) -> Trace:
+    path = Path(name).expanduser()
+    seen = path.stat() if path.is_file() else None
+    return _read_once(path, (seen.st_mtime_ns, seen.st_size) if seen is not None else None)
+
+
+@lru_cache(maxsize=2)
+def _read_once(path: Path, _state: tuple[int, int] | None) -> Trace:
+    """A search for the knee plays one file at many speeds; a changed file is read anew."""
+    return read_trace(path)
+
+
+def trace_notes(scenario: Scenario) -> tuple[str, ...]:
+    """What the reader of a trace left out or wants known."""
+    found: list[str] = []
+    for one in scenario.workload.values():
+        if one.arrivals.trace is not None:
+            trace = _read(one.arrivals.trace.file)
+            left = [f"{trace.left_out:,} rows of {one.arrivals.trace.file} without an answer are left out"] if trace.left_out else []
+            found += [*left, *trace.warnings]
+    return tuple(found)
 
 
 def _first(trace: Trace, count: int) -> Trace:

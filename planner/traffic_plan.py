@@ -20,7 +20,7 @@ from models.describe.scenario import Scenario
 from models.describe.workload import Arrivals
 from models.errors import GoodputError
 from planner.resolve import CalibrationLookup, resolve
-from planner.traffic_load import deadlines_of, requests_of, typical_lengths
+from planner.traffic_load import deadlines_of, requests_of, trace_notes, typical_lengths
 from planner.traffic_trial import Traffic, Trial, attempt, run
 from solvers import full_resolution
 from solvers.executors import local_executor
@@ -59,7 +59,7 @@ def load(scenario: Scenario, stored: CalibrationLookup | None, options: TrafficO
     requests = requests_of(scenario, options.requests, options.seed)
     known = typical_lengths(scenario, requests)
     cases = {name: resolve(known.model_copy(update={"workload": {name: one}}), stored) for name, one in known.workload.items()}
-    return Traffic(cases, requests, deadlines_of(known))
+    return Traffic(cases, requests, deadlines_of(known), notes=trace_notes(scenario))
 
 
 def explore(traffic: Traffic, options: TrafficOptions) -> TrafficSearch:

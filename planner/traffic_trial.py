@@ -31,6 +31,7 @@ class Traffic:
     requests: RequestArrays
     deadlines: Deadlines
     slowdown: float = 1.0  # seconds of the world for each simulated second
+    notes: tuple[str, ...] = ()  # of whoever read the requests
 
     @property
     def case(self) -> Case:
@@ -41,12 +42,13 @@ class Traffic:
         """The same traffic as an engine slower by ``factor`` sees it, on the clock of the one that is simulated."""
         limits = {name: tuple(one / factor for one in getattr(self.deadlines, name)) for name in ("ttft", "e2e", "itl", "tpot")}
         requests = replace(self.requests, arrival=self.requests.arrival / factor)
-        return Traffic(self.cases, requests, Deadlines(**limits), self.slowdown * factor)
+        return Traffic(self.cases, requests, Deadlines(**limits), self.slowdown * factor, self.notes)
 
 
 def resolved_warnings(traffic: Traffic) -> tuple[str, ...]:
     """Warnings of every class; delivery to the client is inside simulated times, so the note that it is not is replaced."""
-    found = [w for case in traffic.cases.values() for w in case.warnings if not w.startswith("times are the engine's")]
+    found = [*traffic.notes]
+    found += [w for case in traffic.cases.values() for w in case.warnings if not w.startswith("times are the engine's")]
     delay = traffic.case.calibration.delivery_s
     if delay:
         found.append(f"client times include {delay * 1e3:.2f} ms of delivery for every token, measured at batch 1")

@@ -120,7 +120,7 @@ class ContextUpdate(StrEnum):
 class Session(Description):
     """Turns of one conversation. ``think`` passes between an answer and the next turn (a person, or a tool)."""
 
-    turns: Annotated[int, Field(ge=1, le=10_000, strict=True)]
+    turns: Annotated[int, Field(ge=1, le=1_000, strict=True)]
     new_tokens: Lengths  # what each further turn adds
     think: Seconds = 0.0
     context: ContextUpdate = ContextUpdate.APPEND

@@ -117,6 +117,13 @@ def test_a_trace_beside_the_scenario_is_the_traffic(tmp_path):
     assert two.prompt.tolist() == [100, 200]
 
 
+def test_rows_that_a_trace_leaves_out_are_told(tmp_path):
+    rows = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n1,m,100,20,120,c\n2,m,100,0,100,c\n3,m,50,5,55,c\n"
+    answer = simulate_scenario(write(tmp_path, rows), SimulationOptions(configuration="engine")).answer
+    assert answer.overall.requests == 2
+    assert any(note.startswith("1 rows of") for note in answer.warnings)
+
+
 @pytest.mark.parametrize(
     "rows", ["1,100,10\n0,100,10\n", "0,100,10\n-1,100,10\n", "0,100,10\n,100,10\n", "0,0,10\n", "0,100,0\n", "0,100,ten\n", ""]
 )
