@@ -59,7 +59,8 @@ def draw_lengths(lengths: Lengths, count: int, random: np.random.Generator) -> I
         values = np.maximum(np.rint(np.minimum(drawn, 1e8)), 1).astype(np.int64)
     else:
         values = random.choice(np.array(lengths.empirical, np.int64), count)
-    return values if lengths.most is None else np.minimum(values, lengths.most)
+    values = values if lengths.most is None else np.minimum(values, lengths.most)
+    return values if lengths.least is None else np.maximum(values, lengths.least)
 
 
 def draw_arrivals(process: ArrivalProcess, count: int, random: np.random.Generator) -> Floats:
@@ -96,7 +97,7 @@ def _draw_class(draft: _Draft, traffic: TrafficClass, klass: int, root: int, ran
             "a prompt is shorter than the shared prefix",
             path="shared_prefix_tokens",
             value=int(prompt.min()),
-            way_out="raise the prompt or shorten the prefix",
+            way_out="give the lengths a least of the prefix, or shorten the prefix",
         )
     arrival = draw_arrivals(traffic.arrivals, count, random)
     loop, first = traffic.arrivals.closed_loop, len(draft.arrival)

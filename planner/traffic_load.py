@@ -22,6 +22,7 @@ from models.simulation_types import Deadlines, PrefixTree, RequestArrays
 from models.traffic import from_trace, generate
 
 MOST_REQUESTS = 2_000_000
+LONGEST_S = 1e9
 
 
 def requests_of(scenario: Scenario, count: int, seed: int) -> RequestArrays:
@@ -39,7 +40,20 @@ def requests_of(scenario: Scenario, count: int, seed: int) -> RequestArrays:
     if traced:
         return _recorded(scenario, traced[0], count)
     total = sum(one.arrivals.per_second or 0.0 for one in classes.values())
-    return generate({name: _class(one, count, total) for name, one in classes.items()}, seed=seed)
+    return _bounded(generate({name: _class(one, count, total) for name, one in classes.items()}, seed=seed))
+
+
+def _bounded(requests: RequestArrays) -> RequestArrays:
+    """Beyond decades a step no longer moves a clock of double precision."""
+    last = float(requests.arrival.max(initial=0.0))
+    if last > LONGEST_S:
+        raise InputError(
+            "the arrivals span more than 30 years",
+            path="workload",
+            value=f"{last:.3g} s",
+            way_out="raise the rate or ask for fewer requests",
+        )
+    return requests
 
 
 def _recorded(scenario: Scenario, name: str, count: int) -> RequestArrays:
@@ -50,7 +64,7 @@ def _recorded(scenario: Scenario, name: str, count: int) -> RequestArrays:
         )  # fmt: skip
     trace = scenario.workload[name].arrivals.trace
     assert trace is not None
-    return from_trace(_first(_read(trace.file), count), name=name, speed=trace.speed)
+    return _bounded(from_trace(_first(_read(trace.file), count), name=name, speed=trace.speed))
 
 
 def _read(name: str) -> Trace:

@@ -24,12 +24,16 @@ class Lognormal(Description):
 
 
 class Lengths(Description):
-    """Exactly one of: fixed, uniform [low, high], lognormal, empirical values (drawn with replacement). ``most`` caps them."""
+    """Exactly one of: fixed, uniform [low, high], lognormal, empirical values (drawn with replacement).
+
+    ``least`` and ``most`` bound what is drawn.
+    """
 
     fixed: Tokens | None = None
     uniform: tuple[Tokens, Tokens] | None = None
     lognormal: Lognormal | None = None
     empirical: Annotated[tuple[Tokens, ...], Field(min_length=1)] | None = None
+    least: Tokens | None = None
     most: Tokens | None = None
 
     @model_validator(mode="before")
@@ -44,11 +48,13 @@ class Lengths(Description):
             raise ValueError(f"give exactly one of fixed, uniform, lognormal, empirical; {' and '.join(given) or 'none'} given")
         if self.uniform is not None and self.uniform[0] > self.uniform[1]:
             raise ValueError(f"uniform needs low <= high, not {self.uniform[0]} > {self.uniform[1]}")
+        if self.least is not None and self.most is not None and self.least > self.most:
+            raise ValueError(f"least {self.least} exceeds most {self.most}")
         return self
 
     @property
     def typical(self) -> int:
-        """Mean length in whole tokens, at least 1; the cap where the mean exceeds it."""
+        """Mean length in whole tokens, within the bounds."""
         if self.fixed is not None:
             mean = float(self.fixed)
         elif self.uniform is not None:
@@ -58,7 +64,7 @@ class Lengths(Description):
         else:
             assert self.empirical is not None
             mean = sum(self.empirical) / len(self.empirical)
-        return max(1, min(round(mean), self.most or round(mean)))
+        return max(self.least or 1, min(round(mean), self.most or round(mean)))
 
 
 class ClosedLoop(Description):

@@ -156,6 +156,22 @@ def test_traffic_that_means_nothing_is_refused(changes, words):
         parse_scenario(arriving(changes.pop("arrivals", {"rate": "4 /s"}), **changes))
 
 
+@pytest.mark.parametrize("arrivals", [{"rate": "1e-300 /s"}, {"on_off": {"rate": "4 /s", "on": "1e-9 s", "off": "1e9 s"}}])
+def test_arrivals_beyond_any_clock_are_refused(arrivals):
+    with pytest.raises(InputError, match="30 years"):
+        simulate_scenario(arriving(arrivals), SimulationOptions(configuration="engine", requests=50))
+
+
+def test_drawn_prompts_shorter_than_their_prefix_need_a_least():
+    drawn = {"lognormal": {"mean": 900, "cv": 1.0}}
+    with pytest.raises(InputError, match="least"):
+        simulate_scenario(arriving({"rate": "4 /s"}, prompt_tokens=drawn), SimulationOptions(configuration="engine", requests=200))
+    found = simulate_scenario(
+        arriving({"rate": "4 /s"}, prompt_tokens=drawn | {"least": 512}), SimulationOptions(configuration="engine", requests=200)
+    )
+    assert found.traffic.requests.prompt.min() == 512
+
+
 def test_branches_are_not_simulated_in_silence():
     with pytest.raises(NotCoveredError, match="samples"):
         simulate_scenario(arriving({"rate": "1 /s"}, samples=4), SimulationOptions(configuration="engine"))
