@@ -83,6 +83,10 @@ class SolverError(GoodputError):
     """A solver failed or two solvers disagree; the message names both answers. Never reported as a plan."""
 
 
+class OutOfTimeError(SolverError):
+    """A search used up its time before it knew anything that it could answer with."""
+
+
 class StorageError(GoodputError):
     """The database could not be read or written."""
 

@@ -109,7 +109,7 @@ def _search(case: Case, options: Options) -> Outcome:
     space = build_space(case)
     if space.size == 0:
         raise InputError("the search space is empty", path="search", way_out="list values that go together, or leave variables open")
-    grid = Grid.of(case, space)
+    grid = replace(Grid.of(case, space), until=time.monotonic() + options.time_limit_s)
     able = launchable_branches(grid)
     grid = replace(grid, launchable=able) if bool(able.any()) else grid
     bounded = full_resolution.bounded_cells(grid)
@@ -120,8 +120,9 @@ def _search(case: Case, options: Options) -> Outcome:
     ranked = order(case, [_predicted(grid, str(i), cell) for i, cell in enumerate((*best, *elsewhere), start=1)])
     if len(case.scenario.objectives) > 1:
         ranked, solution, notes = _with_other_ends(grid, ranked, solution, notes)
-    infeasibility = of_space(case, grid) if not best else None
-    rejected = rejected_values(grid, found.best, able) if options.explain else {}
+    fresh = replace(grid, until=time.monotonic() + options.time_limit_s)
+    infeasibility = of_space(case, fresh) if not best and found.complete else None
+    rejected = rejected_values(fresh, found.best, able) if options.explain else {}
     return Outcome(solution, space.size, ranked, solver, infeasibility, notes, rejected)
 
 
@@ -164,6 +165,9 @@ def _proven(
         Status.FEASIBLE if best else Status.INFEASIBLE, Termination.PROVEN, best[0] if best else float("inf"),
         best[0] if best else float("inf"), best[1] if best else None, found.evaluated,
     )  # fmt: skip
+    if not found.complete:
+        late = Solution(Status.TIME_LIMIT, Termination.LIMIT, mine.score, found.bound, mine.cell, mine.evaluated)
+        return late, "full resolution", ("the time limit ended the search: something better may exist",)
     outside = cpsat.applicable(grid)
     if not options.prove or outside is not None:
         why = f"no CP-SAT proof: {outside}; the full-resolution search covers the space" if outside else "no CP-SAT proof was asked for"

@@ -11,11 +11,13 @@ Cells are visited in order of their bound; the search ends when the next bound i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from models.errors import OutOfTimeError
 from solvers.constraints import Point
 from solvers.grid import Cell, Grid
 
@@ -26,6 +28,7 @@ TIMED = ("e2e", "ttft", "itl", "tpot")
 MEMORY = ("device_memory", "kv_budget")
 CHUNK_OF_CELLS = 2048
 POINTS_AT_ONCE = 1 << 14
+CELLS_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Found:
     best: tuple[tuple[float, Cell], ...]
     bound: float
     evaluated: int
+    complete: bool = True  # False: ended by the clock
 
 
 @dataclass(frozen=True)
@@ -63,17 +67,19 @@ def solve(grid: Grid, keep: int = 1, cutoff: float = float("inf"), bounded: Boun
     bound, cells = bound[order], cells.take(order)
     best: dict[int, tuple[float, Cell]] = {}
     evaluated = len(bound)
-    start = 0
-    width = 16
+    start, width, complete = 0, 16, True
     while start < len(bound):
         worst = _worst(best, keep, cutoff)
         if not bound[start] < worst:
+            break
+        if grid.out_of_time():
+            complete = False
             break
         stop = start + int(np.searchsorted(bound[start : start + width], worst))
         evaluated += _visit(grid, cells.take(np.arange(start, stop)), bound[start:stop], groups, best, cutoff)
         start, width = stop, min(width * 2, CHUNK_OF_CELLS)
     ranked = sorted(best.values(), key=lambda pair: (pair[0], pair[1].branch))[:keep]
-    return Found(tuple(ranked), float(bound[start]) if start < len(bound) else float("inf"), evaluated)
+    return Found(tuple(ranked), float(bound[start]) if start < len(bound) else float("inf"), evaluated, complete)
 
 
 def _worst(best: dict[int, tuple[float, Cell]], keep: int, cutoff: float) -> float:
@@ -82,8 +88,8 @@ def _worst(best: dict[int, tuple[float, Cell]], keep: int, cutoff: float) -> flo
     return min(scores[keep - 1], cutoff) if len(scores) >= keep else cutoff
 
 
-def _all_cells(grid: Grid) -> Cells:
-    branch, b, a = np.meshgrid(np.arange(len(grid.columns.buffers)), grid.b, grid.a, indexing="ij")
+def _all_cells(grid: Grid, branches: Ints) -> Cells:
+    branch, b, a = np.meshgrid(branches, grid.b, grid.a, indexing="ij")
     return Cells(branch.ravel(), b.ravel(), a.ravel())
 
 
@@ -113,8 +119,8 @@ class _Optimistic:
     fast: Point
 
 
-def _optimistic(grid: Grid) -> _Optimistic:
-    cells = _all_cells(grid)
+def _optimistic(grid: Grid, branches: Ints) -> _Optimistic:
+    cells = _all_cells(grid, branches)
     k = grid.columns.take(cells.branch)
     requests = np.minimum(np.maximum(cells.b // k.samples, 1), np.minimum(cells.a, grid.case.requests))
     rows = requests * k.samples * k.rows_per_sequence
@@ -127,21 +133,45 @@ def _optimistic(grid: Grid) -> _Optimistic:
 
 def unreachable(grid: Grid, branches: npt.NDArray[np.bool_]) -> tuple[str, ...]:
     """Limits that no cell of ``branches`` meets even at its best."""
-    some = _optimistic(replace(grid, columns=grid.columns.take(np.flatnonzero(branches)), launchable=None))
-    timed = [c.name for c in grid.limits if c.name not in MEMORY and not bool(np.any(c.holds(some.fast) & some.fits))]
-    return tuple(timed) if bool(some.fits.any()) else tuple(c.name for c in grid.limits if c.name in MEMORY)
+    met: set[str] = set()
+    fits = False
+    for part in _parts(grid, np.flatnonzero(branches)):
+        some = _optimistic(grid, part)
+        fits = fits or bool(some.fits.any())
+        met |= {c.name for c in grid.limits if c.name not in MEMORY and bool(np.any(c.holds(some.fast) & some.fits))}
+    return tuple(c.name for c in grid.limits if (c.name in MEMORY) != fits and c.name not in met)
+
+
+def _parts(grid: Grid, branches: Ints) -> Iterator[Ints]:
+    """Branches in parts of so many cells as fit memory well; stops with an error when the time is used up."""
+    step = max(1, CELLS_AT_ONCE // (len(grid.b) * len(grid.a)))
+    for start in range(0, len(branches), step):
+        if grid.out_of_time():
+            raise OutOfTimeError(
+                "the time limit ended before the space was bounded", value=f"{start} of {len(branches)} branches",
+                way_out="list fewer values under search, or raise the time limit",
+            )  # fmt: skip
+        yield branches[start : start + step]
 
 
 def bounded_cells(grid: Grid) -> tuple[Floats, Cells]:
     """Lower bound of each cell's score, for the cells that may be feasible at all."""
-    at = _optimistic(grid)
+    whole = np.arange(len(grid.columns.buffers))
+    found = [_bounded_part(grid, part) for part in _parts(grid, whole if grid.launchable is None else whole[grid.launchable])]
+    if not found:
+        none = np.zeros(0, dtype=np.int64)
+        return np.zeros(0), Cells(none, none, none)
+    cells = Cells(*(np.concatenate([getattr(c, name) for _, c in found]) for name in ("branch", "b", "a")))
+    return np.concatenate([value for value, _ in found]), cells
+
+
+def _bounded_part(grid: Grid, branches: Ints) -> Bounded:
+    at = _optimistic(grid, branches)
     cells, fast, possible = at.cells, at.fast, at.fits
     k, zero, smallest = fast.k, np.zeros(1, dtype=np.int64), at.smallest
     for limit in grid.limits:
         if limit.name in STRUCTURAL or limit.name in TIMED:
             possible = possible & limit.holds(fast)
-    if grid.launchable is not None:
-        possible = possible & grid.launchable[cells.branch]
     leanest = grid.point(k, cells.b, cells.a, smallest, np.where(k.buffers > 0, grid.o[-1], zero)) if grid.target in MEMORY else fast
     value = np.broadcast_to(grid.measured(leanest), possible.shape)
     keep = possible & np.isfinite(value)

@@ -5,6 +5,7 @@ Axis order of every grid: branch, resident sequences b, admission a, token budge
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from models.case import BranchAxes, Case
 from models.columns import Columns
 from models.describe.configuration import Configuration
 from models.lower import lower
-from models.service import evaluate, every_request_counts
+from models.service import Limits, evaluate, every_request_counts
 from solvers.constraints import Constraint, Point, constraints, feasible
 from solvers.objective import score
 from solvers.space import Space
@@ -51,6 +52,11 @@ class Grid:
     target: str | None = None  # name of the constraint whose value is minimised instead of the objective
     launchable: Bools | None = None  # branches that the engine can run; None: all
     exact: bool = False  # count late requests one by one even where a search need not
+    until: float | None = None  # monotonic seconds at which a search must stop; None: no limit
+
+    def out_of_time(self) -> bool:
+        """Whether the search's time is used up."""
+        return self.until is not None and time.monotonic() > self.until
 
     def minimising(self, target: str) -> Grid:
         """The same grid searched for the least value of one constraint, which itself no longer limits."""
@@ -68,6 +74,8 @@ class Grid:
         rows = int((sequences * columns.rows_per_sequence).max())
         tokens = int(max((case.requests * columns.new_tokens).max(), columns.prefix_tokens.max(), rows))
         admission = sorted({case.requests if a is None else min(a, case.requests) for a in space.admission_limit})
+        served = Limits.of(case.request.slo, case.requests).served
+        admission = [a for a in admission if a >= served] or admission  # fewer would break the constraint "served" by themselves
         return cls(
             case, space.axes, columns, b=_merged(space.max_num_seqs, sequences), a=np.array(admission, dtype=np.int64),
             c=_merged(space.max_num_batched_tokens, tokens), o=np.array(space.offload_layers, dtype=np.int64),

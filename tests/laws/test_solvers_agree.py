@@ -72,7 +72,7 @@ def test_the_bound_bounds_every_cell_and_drops_none_that_is_feasible(raw, target
     bound, cells = full_resolution.bounded_cells(grid)
     known = {(int(n), int(b), int(a)): float(v) for n, b, a, v in zip(cells.branch, cells.b, cells.a, bound, strict=True)}
     c, o = grid.c.reshape(-1, 1), grid.o.reshape(1, -1)
-    every = full_resolution._all_cells(grid)
+    every = full_resolution._all_cells(grid, np.arange(len(grid.columns.buffers)))
     for n, b, a in zip(every.branch, every.b, every.a, strict=True):
         k = grid.columns.take(np.array([n])).shaped(1, 1)
         least = float(grid.scored(grid.point(k, b.reshape(1, 1), a.reshape(1, 1), c, o)).min())
