@@ -166,7 +166,7 @@ def _proven(
         best[0] if best else float("inf"), best[1] if best else None, found.evaluated,
     )  # fmt: skip
     if not found.complete:
-        late = Solution(Status.TIME_LIMIT, Termination.LIMIT, mine.score, found.bound, mine.cell, mine.evaluated)
+        late = Solution(Status.TIME_LIMIT, Termination.LIMIT, mine.score, min(found.bound, mine.score), mine.cell, mine.evaluated)
         return late, "full resolution", ("the time limit ended the search: something better may exist",)
     outside = cpsat.applicable(grid)
     if not options.prove or outside is not None:
