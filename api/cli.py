@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 import typer
 
-from api.commands import calibrate, capacity, catalogue, model, plan, runs, serve, simulate, what_if
+from api.commands import advise, calibrate, capacity, catalogue, model, plan, runs, serve, simulate, what_if
 from models.errors import EXIT_BAD_INPUT, EXIT_FAILURE, GoodputError
 
-GROUPS = (plan, what_if, simulate, runs, calibrate, model, capacity, catalogue, serve)
+GROUPS = (plan, what_if, simulate, runs, calibrate, advise, model, capacity, catalogue, serve)
 EXIT_INTERRUPTED = 130
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer names its base only privately
 

@@ -97,6 +97,7 @@ class Ranked(Part):
     cost: Cost
     good_requests: float
     slo_probability: float
+    probability_best: float | None = None  # under the calibration's spread; None where it was not worked out
     intervals: dict[str, tuple[float, float]]
     violations: tuple[Violation, ...]
     launchable: dict[str, bool | str]

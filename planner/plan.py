@@ -61,7 +61,22 @@ def plan(raw: Mapping[str, Any], options: Options | None = None) -> Answer:
         return plan_traffic(scenario, options, started)
     case = resolve(scenario, options.stored)
     outcome = _rank_candidates(case) if scenario.candidates is not None else _search(case, options)
-    return _answer(raw, case, outcome, options, started)
+    return _answer(raw, case, _with_chances(case, outcome) if options.explain else outcome, options, started)
+
+
+def _with_chances(case: Case, outcome: Outcome) -> Outcome:
+    """Each configuration's probability of being the best, and a warning where the first two are not told apart."""
+    from planner.decision import DECIDED, phase_chances  # noqa: PLC0415
+
+    chances, order = phase_chances(case, outcome.configurations)
+    ranked = tuple(one.model_copy(update={"probability_best": chances.get(one.id)}) for one in outcome.configurations)
+    if order is None or order >= DECIDED or not ranked[0].feasible:
+        return replace(outcome, configurations=ranked)
+    words = (
+        f"the order of {ranked[0].id} and {ranked[1].id} is not decided by the data: {ranked[0].id} is no worse with probability "
+        f"{order:.0%}; goodput advise names the runs that would decide it"
+    )
+    return replace(outcome, configurations=ranked, warnings=(*outcome.warnings, words))
 
 
 def _answer(raw: Mapping[str, Any], case: Case, outcome: Outcome, options: Options, started: float) -> Answer:

@@ -95,6 +95,34 @@ def test_bad_input_is_listed_with_line_and_reason_and_nothing_good_is_lost(home,
     assert run(["calibration", "show", "no-such"]) == 2
 
 
+CLOSE = SCENARIO.partition("candidates")[0] + "search: {kv_format: [bf16, fp8_e4m3], max_num_seqs: [4, 8], cuda_graphs: [false, true]}\n"
+
+
+def test_advice_names_runs_with_commands_until_the_data_decides(home, capsysbinary):
+    """Under the specification alone a run is worth something; its commands start, measure and import."""
+    (home / "close.yaml").write_text(CLOSE)
+    advice = answer(capsysbinary, "advise", str(home / "close.yaml"), "--calibration", "none")
+    assert sum(advice["probability_best"].values()) == pytest.approx(1.0, abs=0.02)
+    assert advice["perfect_gain"] > 0
+    assert [run["gain"] for run in advice["runs"]] == sorted(run["gain"] for run in advice["runs"])
+    for one in advice["runs"]:
+        start, load, stored = one["commands"]
+        assert start.startswith("vllm serve ")
+        assert f"--max-concurrency {one['concurrency']} " in load
+        assert stored.startswith("goodput import ")
+    file = str(made.step_table(home / "steps.csv", made.SHAPES * 3, noise=0.005))
+    answer(capsysbinary, "import", file, *KNOWN, *columns())
+    answer(capsysbinary, "calibrate")
+    later = answer(capsysbinary, "advise", str(home / "close.yaml"))
+    assert "fit of 21 measurements" in later["basis"]
+    assert later["perfect_gain"] < advice["perfect_gain"]
+    plan = answer(capsysbinary, "plan", str(home / "close.yaml"), "--no-proof")
+    assert plan["configurations"][0]["probability_best"] > 0
+    rates = CLOSE.replace("{burst: 8}", "{rate: 4 /s}")
+    (home / "rates.yaml").write_text(rates)
+    assert run(["advise", str(home / "rates.yaml")]) == 2
+
+
 DIES = """
 import os, signal
 from planner import import_runs
