@@ -61,7 +61,7 @@ def plan(raw: Mapping[str, Any], options: Options | None = None) -> Answer:
         return plan_traffic(scenario, options, started)
     case = resolve(scenario, options.stored)
     outcome = _rank_candidates(case) if scenario.candidates is not None else _search(case, options)
-    return _answer(raw, case, _with_chances(case, outcome) if options.explain else outcome, options, started)
+    return _answer(raw, case, _with_chances(case, outcome) if options.launch else outcome, options, started)
 
 
 def _with_chances(case: Case, outcome: Outcome) -> Outcome:

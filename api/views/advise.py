@@ -26,7 +26,7 @@ def advice_view(found: Advice) -> list[Any]:
     if not found.runs:
         return [*shown, Text("no single run is expected to change the choice")]
     for number, run in enumerate(found.runs, start=1):
-        title = f"Run {number}: {run.configuration} at concurrency {run.concurrency}, {run.prompt_tokens} tokens in, {run.output_tokens} out"
+        title = f"Run {number}: {run.configuration} at concurrency {run.concurrency}, {run.prompt_tokens} in, {run.output_tokens} out"
         words = f"expected gain {'with those before it ' if number > 1 else ''}{run.gain:.2%}"
         shown += [Text(), Text(title, parts.HEAD), Text(f"  {words}")]
         shown += [parts.Verbatim(parts.command_text(command) if ">" not in command else f"  {command}") for command in run.commands]
