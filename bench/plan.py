@@ -35,6 +35,7 @@ def main() -> None:
         "cold_search_with_proof": lambda given: cold("scenarios/chapter8-search.yaml", given.runs, 2.5),
         "evaluator": lambda given: evaluator(given.runs),
         "cpsat": lambda given: cpsat_scenarios(given.scenarios),
+        "cpsat_open": lambda given: cpsat_scenarios(max(given.scenarios // 8, 8), everything=True),
         "warm_what_if": lambda given: warm_what_if(max(given.runs, 20)),
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -108,13 +109,13 @@ def _enumerable_grid() -> Any:
     return grid
 
 
-def cpsat_scenarios(count: int) -> dict[str, Any]:
-    """Wall seconds of the whole proof (bounds, incumbent, CP-SAT) and of CP-SAT alone over random scenarios."""
+def cpsat_scenarios(count: int, *, everything: bool = False) -> dict[str, Any]:
+    """Wall seconds of the whole proof (bounds, incumbent, CP-SAT) and of CP-SAT alone; ``everything`` leaves every variable open."""
     from solvers import cpsat, full_resolution, incumbent
 
     whole, alone, spaces = [], [], []
     statuses: dict[str, int] = {}
-    for grid, size in _random_grids(count):
+    for grid, size in _random_grids(count, everything=everything):
         started = time.perf_counter()
         bounded = full_resolution.bounded_cells(grid)
         start = incumbent.find(grid, bounded)
@@ -131,7 +132,7 @@ def cpsat_scenarios(count: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _random_grids(count: int) -> Iterator[tuple[Any, int]]:
+def _random_grids(count: int, *, everything: bool) -> Iterator[tuple[Any, int]]:
     from models.errors import InputError
     from planner.resolve import resolve
     from planner.scenario_file import parse_scenario
@@ -143,7 +144,10 @@ def _random_grids(count: int) -> Iterator[tuple[Any, int]]:
     made = seed = 0
     while made < count:
         raw = random_scenario(Random(seed), proven_only=True)
-        raw["search"] |= dict.fromkeys(("max_num_seqs", "max_num_batched_tokens", "admission_limit"))
+        if everything:
+            del raw["search"]
+        else:
+            raw["search"] |= dict.fromkeys(("max_num_seqs", "max_num_batched_tokens", "admission_limit"))
         seed += 1
         try:
             case = resolve(parse_scenario(raw))
