@@ -49,7 +49,6 @@ def plan(
         else:
             from api.views.plan import plan_view
 
-
             output.show(plan_view(raw, answer, all_engines=all_engines))
         if plot is not None:
             output.write_plot(plot, raw, answer, stored)

@@ -31,16 +31,16 @@ def simulate(
     calibration: Calibration = None,
 ) -> None:
     """Run one configuration of SCENARIO through its traffic, iteration by iteration: percentiles, goodput, KV use, the knee."""
-    from api import output, scenarios
+    from api import output, scenarios, storage
     from planner.simulation import SimulationOptions, simulate_scenario
 
     if plot is not None:
         output.check_plot(plot)
     raw = scenarios.read(scenario, assignments or (), calibration)
-    with output.bar("finding the knee" if knee else "simulating") as step:
+    with storage.stored_calibrations() as stored, output.bar("finding the knee" if knee else "simulating") as step:
         found = simulate_scenario(raw, SimulationOptions(
             configuration=config, requests=requests, seed=seed, rate=scenarios.rate(rate), policy=policy, expected=expected, knee=knee,
-            timeline=plot is not None, progress=step,
+            timeline=plot is not None, progress=step, stored=stored,
         ))  # fmt: skip
     if as_json:
         output.write_json(found.answer)
@@ -66,12 +66,13 @@ def budget(
     calibration: Calibration = None,
 ) -> None:
     """From the largest allowed gap to milliseconds for new tokens, and to how many of them at each cached context (8.2.4)."""
-    from api import output, scenarios
+    from api import output, scenarios, storage
     from models.units import parse_seconds
     from planner.step_budget import step_budget
 
     raw = scenarios.read(scenario, assignments or (), calibration)
-    answer = step_budget(raw, gap_s=parse_seconds(gap, "--gap"), configuration=config, running=running, context=context)
+    with storage.stored_calibrations() as stored:
+        answer = step_budget(raw, gap_s=parse_seconds(gap, "--gap"), configuration=config, running=running, context=context, stored=stored)
     if as_json:
         output.write_json(answer)
         return
