@@ -100,7 +100,7 @@ def _enumerable_grid() -> Any:
         "max_num_seqs": {"min": 1, "max": 16}, "admission_limit": [None, *range(1, 17)],
         "max_num_batched_tokens": {"min": 16, "max": 16384, "step": 16}, "offload_layers": [0],
         "kv_format": ["bf16", "fp8_e4m3", "q8_0", "nvfp4"], "prefix_sharing": [False, True], "draft": ["none", "lookup", "dflash"],
-        "draft_tokens": [3, 7],
+        "draft_tokens": list(range(2, 18)),
     }  # fmt: skip
     case = resolve(parse_scenario(raw))
     grid = Grid.of(case, build_space(case))
