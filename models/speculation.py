@@ -28,16 +28,20 @@ def expected_tokens(acceptance: Sequence[float]) -> float:
 
 def constant_acceptance(tokens_per_round: float, draft_tokens: int) -> float:
     """The constant a for which ``draft_tokens`` drafts emit ``tokens_per_round`` on average (bisection to 1e-15)."""
-    if tokens_per_round > draft_tokens + 1:
-        raise InputError(
-            f"{draft_tokens} draft tokens emit at most {draft_tokens + 1} tokens a round",
-            value=tokens_per_round, way_out="lower tokens_per_round or raise draft_tokens",
-        )  # fmt: skip
+    _require_reachable(tokens_per_round, draft_tokens)
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if expected_tokens([middle] * draft_tokens) < tokens_per_round else (low, middle)
     return (low + high) / 2
+
+
+def _require_reachable(tokens_per_round: float, draft_tokens: int) -> None:
+    if tokens_per_round > draft_tokens + 1:
+        raise InputError(
+            f"{draft_tokens} draft tokens emit at most {draft_tokens + 1} tokens a round", path="speculation.tokens_per_round",
+            value=tokens_per_round, way_out="lower tokens_per_round or raise draft_tokens",
+        )  # fmt: skip
 
 
 def tokens_per_round(speculation: Acceptance, draft_tokens: int, measured_at: int | None) -> float:
@@ -49,6 +53,7 @@ def tokens_per_round(speculation: Acceptance, draft_tokens: int, measured_at: in
     if speculation.tokens_per_round is not None:
         reference = speculation.draft_tokens or measured_at or draft_tokens
         if draft_tokens == reference:
+            _require_reachable(speculation.tokens_per_round, draft_tokens)
             return speculation.tokens_per_round
         return expected_tokens([constant_acceptance(speculation.tokens_per_round, reference)] * draft_tokens)
     a = positions(speculation)

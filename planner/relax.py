@@ -76,7 +76,13 @@ def _short(configuration: Configuration) -> str:
 
 
 def _relaxation(case: Case, name: str, value: int, unit: str, winner: str) -> list[Relaxation]:
-    """The relaxation in the user's units; none where the card itself or the instance has not as much memory."""
+    """The relaxation in the user's units; none where the card itself or the instance has not as much memory.
+
+    None either at or below zero: with layers offloaded the pool needs less than nothing, so this limit is not what keeps answers
+    from being good (each may be wrong).
+    """
+    if value <= 0:
+        return []
     path = {
         "kv_budget": "hardware.kv_budget", "device_memory": "hardware.memory", "context": "engine.max_model_len",
     }.get(name, f"workload.{case.class_name}.slo.{name}")  # fmt: skip

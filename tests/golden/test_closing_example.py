@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from models.errors import InputError
 from planner.plan import Options, plan
 from planner.scenario_file import read_raw, with_value
 from planner.what_if import what_if
@@ -169,3 +170,18 @@ def test_piecewise_rounds_give_the_chapters_c():
     a = next(one for one in answer.configurations if one.id == "A")
     assert a.time.round_s / MS == printed(CLOSING["A"]["round_ms"][0])
     assert a.time.makespan_s == pytest.approx(CLOSING["A"]["total_s"][0], abs=0.005)
+
+
+def test_a_round_emits_no_more_than_its_drafts_and_one():
+    with pytest.raises(InputError, match="7 draft tokens emit at most 8"):
+        plan(with_value(SCENARIO, f"{LONG}.speculation.dflash.tokens_per_round", 8.5), QUICK)
+    assert plan(with_value(SCENARIO, f"{LONG}.speculation.dflash.tokens_per_round", 8), QUICK).status == "optimal"
+
+
+def test_a_search_where_every_answer_is_wrong_names_no_limit_below_zero():
+    raw = with_value(read_raw(ROOT / "scenarios" / "chapter8-search.yaml"), f"{LONG}.quality.correct", 0)
+    raw = with_value(raw, f"{LONG}.slo.e2e", "1000 s")
+    raw = with_value(raw, "search", {"offload_layers": [8], "prefetch_buffers": [1], "max_num_seqs": [1]})
+    answer = plan(raw, QUICK)
+    assert answer.status == "infeasible"
+    assert all(r.path != "hardware.kv_budget" for r in answer.explanation.relaxations)
