@@ -287,6 +287,9 @@ def _match_buffers(case: Case, values: dict[str, tuple[Any, ...]]) -> None:
     if any(n > 0 for n in values["offload_layers"]) and not any(n > 0 for n in values["prefetch_buffers"]):
         zero = (0,) if 0 in values["offload_layers"] else ()
         values["prefetch_buffers"] = (*zero, 1, 2)
+    mixed = 0 in values["offload_layers"] and any(n > 0 for n in values["offload_layers"])
+    if mixed and "prefetch_buffers" in listed and 0 not in values["prefetch_buffers"]:
+        values["prefetch_buffers"] = (0, *values["prefetch_buffers"])  # resident layers need none: they stay in the search
     if any(n > 0 for n in values["prefetch_buffers"]) and not any(n > 0 for n in values["offload_layers"]):
         if "prefetch_buffers" in listed or "prefetch_buffers" in case.scenario.engine.fixed:
             raise ContradictionError(

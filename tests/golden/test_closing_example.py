@@ -185,3 +185,13 @@ def test_a_search_where_every_answer_is_wrong_names_no_limit_below_zero():
     answer = plan(raw, QUICK)
     assert answer.status == "infeasible"
     assert all(r.path != "hardware.kv_budget" for r in answer.explanation.relaxations)
+
+
+def test_listed_buffers_do_not_take_resident_layers_out_of_the_search():
+    raw = read_raw(ROOT / "scenarios" / "chapter8-search.yaml")
+    resident = plan(with_value(raw, "search", {"offload_layers": [0], "prefix_sharing": [True], "draft": ["dflash"]}), QUICK)
+    both = {"offload_layers": [0, 3], "prefetch_buffers": [1], "prefix_sharing": [True], "draft": ["dflash"]}
+    found = plan(with_value(raw, "search", both), QUICK)
+    assert resident.configurations[0].feasible
+    assert found.configurations[0].settings["offload_layers"] == 0
+    assert found.configurations[0].objective == resident.configurations[0].objective
