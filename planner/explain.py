@@ -57,6 +57,8 @@ def binding(case: Case, winner: Ranked | None) -> tuple[str, ...]:
 def _why(case: Case, winner: Ranked | None, runner: Ranked | None, ranked: tuple[Ranked, ...]) -> str:
     if winner is None:
         able = [r for r in ranked if r.feasible]
+        if able and able[0].objective is None:
+            return f"{able[0].id} meets every limit, but no answer is expected to be right (workload.{case.class_name}.quality)"
         if able:
             return f"no feasible configuration can be launched on {case.engine.title}; {able[0].id} could be elsewhere"
         return "no configuration meets every limit"

@@ -27,7 +27,7 @@ from planner.resolve import resolve
 from planner.scenario_file import parse_scenario
 from solvers import full_resolution, incumbent
 from solvers.grid import Cell, Grid
-from solvers.space import build_space, configuration_from, default_sizes
+from solvers.space import build_space, configuration_from, default_sizes, pinned
 from solvers.status import Solution, Status, Termination
 
 __all__ = ["Options", "plan"]
@@ -138,6 +138,8 @@ def _search(case: Case, options: Options) -> Outcome:
     fresh = replace(grid, until=time.monotonic() + options.time_limit_s)
     infeasibility = of_space(case, fresh) if not best and found.complete else None
     rejected = rejected_values(fresh, found.best, able) if options.explain else {}
+    kept = ", ".join(f"{name} {'none' if value is None else value}" for name, value in pinned(case).items() if value != ())
+    notes = (*notes, f"not listed under search, so kept at the engine's default: {kept}") if kept else notes
     return Outcome(solution, space.size, ranked, solver, infeasibility, notes, rejected)
 
 
@@ -192,7 +194,8 @@ def _proven(
             (why,),
         )
     start = incumbent.find(grid, bounded)
-    theirs = cpsat.solve(grid, cutoff=start, time_limit_s=options.time_limit_s, seed=options.seed, bounded=bounded)
+    left = max(1.0, (grid.until or float("inf")) - time.monotonic())
+    theirs = cpsat.solve(grid, cutoff=start, time_limit_s=left, seed=options.seed, bounded=bounded)
     if theirs.status is Status.TIME_LIMIT:
         return Solution(theirs.status, theirs.termination, mine.score, theirs.bound, mine.cell, mine.evaluated), "full resolution", ()
     if (theirs.cell is None) != (best is None) or (best is not None and theirs.score != best[0]):

@@ -8,7 +8,7 @@ from planner.answer import Ranked
 
 def wins(case: Case, ranked: tuple[Ranked, ...]) -> bool:
     """Whether the first configuration is feasible and its engine can run it."""
-    return bool(ranked) and ranked[0].feasible and ranked[0].launchable[case.engine.name] is True
+    return bool(ranked) and ranked[0].feasible and ranked[0].launchable[case.engine.name] is True and ranked[0].objective is not None
 
 
 def order(case: Case, found: list[Ranked]) -> tuple[Ranked, ...]:

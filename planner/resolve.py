@@ -47,6 +47,7 @@ def resolve(scenario: Scenario, stored: CalibrationLookup | None = None) -> Case
         warnings.append(engine.version_note)
     _check_memory(scenario, device)
     _check_size(class_name, request)
+    _check_quality(class_name, request)
     calibration = _calibration(scenario, architecture, device, engine, stored, warnings)
     weights = weight_variants(scenario.model, architecture)
     if request.weights is not None:
@@ -85,6 +86,12 @@ def _check_size(class_name: str, request: RequestClass) -> None:
             "is more than one engine could answer in years", path=f"workload.{class_name}", value=f"{tokens:.1e} tokens",
             way_out="use fewer or shorter requests",
         )  # fmt: skip
+
+
+def _check_quality(class_name: str, request: RequestClass) -> None:
+    quality = request.quality
+    if quality is not None and quality.correct == 0 and not any(quality.correct_by_kv_format.values()):
+        raise InputError("says that no answer is ever right, so none can be good", path=f"workload.{class_name}.quality.correct", value=0)
 
 
 def main_precision(architecture: Architecture) -> str:

@@ -210,6 +210,7 @@ def build_space(case: Case) -> Space:
     _match_buffers(case, values)
     if any(n > 0 for n in values["offload_layers"]):
         _require_link(case)
+        _require_layers(case, max(values["offload_layers"]), "search.offload_layers")
     axes = BranchAxes(
         tensor_parallel=values["tensor_parallel"], weight_format=values["weight_format"], kv_format=values["kv_format"],
         prefix_sharing=values["prefix_sharing"], speculation=_speculation(case, values["draft"]),
@@ -219,6 +220,17 @@ def build_space(case: Case) -> Space:
         axes, tuple(sorted(values["max_num_seqs"])), tuple(sorted(values["max_num_batched_tokens"])),
         tuple(sorted(values["offload_layers"])), values["admission_limit"],
     )  # fmt: skip
+
+
+def pinned(case: Case) -> dict[str, Any]:
+    """Variables that a search block leaves out and that could vary: each stays at the engine's default."""
+    search, fixed = case.scenario.search, case.scenario.engine.fixed
+    if search is None:
+        return {}
+    left = (
+        v for name, v in VARIABLES.items() if name not in search and name not in fixed and name not in ("draft_tokens", "prefetch_buffers")
+    )
+    return {v.name: v.default(case) for v in left if len(v.domain(case)) > 1}
 
 
 def open_values(case: Case, name: str) -> tuple[Any, ...]:
@@ -272,6 +284,13 @@ def _typed(name: str, value: Any, path: str) -> Any:
     return getattr(built, name)
 
 
+def _require_layers(case: Case, offloaded: int, path: str) -> None:
+    if offloaded > case.architecture.layer_count:
+        raise ContradictionError(
+            f"the model has {case.architecture.layer_count} layers", path=path, value=offloaded, way_out="offload at most all of them"
+        )
+
+
 def _require_link(case: Case) -> None:
     if case.host_link is None:
         raise NotCoveredError(
@@ -311,6 +330,10 @@ def _speculation(case: Case, drafts: tuple[DraftSource, ...]) -> tuple[Speculati
             lengths = draft_lengths(case, draft)
         elif "draft_tokens" in search:
             lengths = tuple(n for n in listed_values(case, "draft_tokens", search["draft_tokens"]) if n > 0)
+            if not lengths:
+                raise InputError(
+                    "lists no draft length above 0", path="search.draft_tokens", value=0, way_out=f"draft {draft} needs at least 1"
+                )
         else:
             lengths = (default_draft_tokens(case, draft),)
         found.extend((draft, n) for n in lengths)
@@ -342,6 +365,7 @@ def configuration_from(case: Case, given: Mapping[str, Any], path: str) -> Confi
     if values.get("offload_layers", 0) > 0:
         values.setdefault("prefetch_buffers", 1)
         _require_link(case)
+        _require_layers(case, values["offload_layers"], f"{path}.offload_layers")
     for name, variable in VARIABLES.items():
         if name not in values and name != "captured_sizes":
             values[name] = variable.default(case)

@@ -54,6 +54,8 @@ class EngineChoice(Description):
         """Decision variables written beside ``name`` are gathered under ``fixed``."""
         if not isinstance(value, dict):
             return value
+        if isinstance(value.get("version"), int | float):
+            raise ValueError('version must be quoted, as in "0.23": a bare number loses its zeros')  # noqa: TRY004 - pydantic reports ValueError alone
         if not isinstance(value.get("fixed", {}), dict):
             raise ValueError("engine.fixed must be a mapping of variables to values")  # noqa: TRY004 - pydantic reports ValueError alone
         own = {k: v for k, v in value.items() if k not in VARIABLES}
@@ -100,6 +102,8 @@ class Scenario(Description):
                     _require_variable(name, f"candidates.{label}")
         except GoodputError as error:
             raise ValueError(str(error)) from None
+        if len(set(self.objectives)) != len(self.objectives):
+            raise ValueError("objective names one twice")
         if self.search is not None and self.candidates is not None:
             raise ValueError("give search or candidates, not both: candidates rank exactly the named configurations")
         if self.candidates is not None and not self.candidates:
