@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from pathlib import Path
 
 import uvicorn
@@ -22,6 +23,8 @@ def run(host: str = HOST, port: int = PORT, home: Path | None = None) -> None:
     settings = load_settings(home=home)
     open_database(settings.database()).close()
     with _listening(host, port) as listener:
+        shown = f"[{host}]" if ":" in host else host
+        sys.stderr.write(f"goodput serves http://{shown}:{listener.getsockname()[1]}/v1 (described in /openapi.json); Ctrl-C ends it\n")
         uvicorn.Server(uvicorn.Config(create_app(settings), log_level="info")).run(sockets=[listener])
 
 

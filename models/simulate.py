@@ -234,7 +234,8 @@ def _result(
         "gap_total", "gap_count", "gap_max", "good", "finished", "gaps_binned",
     )  # fmt: skip
     gaps, histogram, samples, rows = log
-    warnings = ("timeline cut: too many rows",) if len(rows) and state["rows_recorded"][0] == len(rows) else ()
+    cut = len(rows) > 0 and state["rows_recorded"][0] == len(rows)
+    warnings = (f"the timeline shows the first {len(rows):,} rows only; every figure is of the whole run",) if cut else ()
     return SimulationResult(
         records=results, requests=requests, engine=engine, deadlines=deadlines, counters={name: float(state[name][0]) for name in names},
         gaps=gaps[: state["gap_entries"][0]], histogram=histogram, samples=samples[: state["samples"][0]],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from models import facts
 from models.case import Case
 from models.describe.configuration import Configuration
@@ -29,9 +31,22 @@ def context_of(case: Case, configuration: Configuration) -> LaunchContext:
         layer_bytes=facts.layer_bytes(architecture, tp=tp), gpu_memory_utilization=case.scenario.engine.gpu_memory_utilization,
         kv_pool_bytes=pool, kv_pool_tokens=None if pool is None else pool // per_token, block_tokens=case.scenario.engine.block_tokens,
         draft_model=given.draft_model if given else None,
-        checkpoints={name: variant.name for name, variant in case.weights.items()}, stored_format=case.stored_format,
+        checkpoints=_checkpoints(case), stored_format=case.stored_format,
         family=architecture.family,
     )  # fmt: skip
+
+
+def _checkpoints(case: Case) -> dict[str, str]:
+    """Weight format -> what the engine loads; a model that was given as a path is loaded from there, not by the name of its folder."""
+    found = {name: variant.name for name, variant in case.weights.items()}
+    given = PurePath(case.scenario.model)
+    if case.stored_format not in found:
+        return found
+    if given.name == "config.json":
+        found[case.stored_format] = str(given.parent)
+    elif given.suffix == ".gguf" or (case.scenario.model.startswith((".", "/", "~")) and given.suffix != ".json"):
+        found[case.stored_format] = case.scenario.model
+    return found
 
 
 def _pool_bytes(case: Case, configuration: Configuration) -> int | None:

@@ -191,7 +191,10 @@ def assumptions(case: Case, configuration: Configuration) -> tuple[str, ...]:
             if reference is not None and configuration.draft_tokens != reference:
                 found.append(f"{configuration.draft_tokens} draft tokens accept as evenly as the measured {reference}")
             if reference is None:
-                found.append(f"{given.tokens_per_round:g} tokens a round hold at {configuration.draft_tokens} draft tokens")
+                found.append(
+                    f"{given.tokens_per_round:g} tokens a round hold at {configuration.draft_tokens} draft tokens; "
+                    "the scenario's draft_tokens beside tokens_per_round says at how many they were counted"
+                )
     if configuration.weight_format != case.stored_format:
         found.append(f"{configuration.weight_format} weights answer as correctly as {case.stored_format}")
     if case.scenario.hardware.count > configuration.tensor_parallel:

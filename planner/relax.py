@@ -64,12 +64,17 @@ def of_space(case: Case, grid: Grid) -> Infeasibility:
     for name in conflict.relaxable(grid):
         least = conflict.least(grid, name)
         if least is not None:
-            found.extend(_relaxation(case, name, least.value, least.unit, _short(grid.configuration(least.cell))))
+            found.extend(_relaxation(case, name, least.value, least.unit, _short(case, grid.configuration(least.cell))))
     return Infeasibility(conflict.conflicts(grid, core.assumption_core(grid)), tuple(found))
 
 
-def _short(configuration: Configuration) -> str:
-    parts = [configuration.kv_format.value, "shared prefix" if configuration.prefix_sharing else "", f"draft {configuration.draft.value}"]
+def _short(case: Case, configuration: Configuration) -> str:
+    shared = "shared prefix" if configuration.prefix_sharing else ""
+    parts = [f"{configuration.kv_format.value} KV", shared, f"draft {configuration.draft.value}"]
+    if configuration.weight_format != case.stored_format:
+        parts.insert(0, f"{configuration.weight_format} weights")
+    if configuration.tensor_parallel > 1:
+        parts.append(f"TP {configuration.tensor_parallel}")
     if configuration.offload_layers:
         parts.append(f"{configuration.offload_layers} layers offloaded")
     return ", ".join([f"{configuration.max_num_seqs} sequences", *(p for p in parts if p)])
@@ -129,4 +134,4 @@ def feasible_in_space(case: Case) -> str | None:
     able = launchable_branches(grid)
     grid = replace(grid, launchable=able) if bool(able.any()) else grid
     found = full_resolution.solve(grid).best
-    return _short(grid.configuration(found[0][1])) if found else None
+    return _short(case, grid.configuration(found[0][1])) if found else None

@@ -98,8 +98,12 @@ def _label(grid: Grid, branch: int, b: int, o: int) -> str:
 def memory_switches(case: Case, found: Profile) -> tuple[SwitchPoint, ...]:
     """The winner as the memory limit grows: it can change only where one more configuration fits."""
     path = MEMORY[limited_by(case)]
-    points = [SwitchPoint(path=path, value=outward(need, "KiB"), winner=label) for need, label in winners_by_memory(found)]
-    return (SwitchPoint(path=path, value="0 B", winner=None), *points) if points else ()
+    steps = winners_by_memory(found)
+    if not steps:
+        return ()
+    points = [SwitchPoint(path=path, value=outward(need, "KiB"), winner=label) for need, label in steps if need > 0]
+    at_nothing = [label for need, label in steps if need <= 0]
+    return (SwitchPoint(path=path, value="0 B", winner=at_nothing[-1] if at_nothing else None), *points)
 
 
 def winners_by_memory(found: Profile) -> list[tuple[int, str]]:

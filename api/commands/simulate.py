@@ -65,7 +65,7 @@ def budget(
     as_json: AsJson = False,
     calibration: Calibration = None,
 ) -> None:
-    """From the largest allowed gap to milliseconds for new tokens, and to how many of them at each cached context (8.2.4)."""
+    """From the largest allowed gap to milliseconds for new tokens, and to how many of them at each cached context."""
     from api import output, scenarios, storage
     from models.units import parse_seconds
     from planner.step_budget import step_budget

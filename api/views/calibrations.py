@@ -78,9 +78,17 @@ def one_view(document: dict[str, Any]) -> list[Any]:
     if document.get("borrowed_from"):
         shown += parts.section("Prior from", parts.listing([("", ", ".join(document["borrowed_from"]))]))
     if document.get("unused"):
-        shown += parts.section("Not used", parts.listing((f"run {u['run']}", u["reason"]) for u in document["unused"][:20]))
+        shown += parts.section("Not used", parts.listing(_unused(document["unused"])))
     notes = [f"{s['what']}: {s['reference']}, {s['date']}" for s in described["sources"][:12]]
     return [*shown, *parts.section("Sources", parts.listing(("", n) for n in notes)), Text()]
+
+
+def _unused(unused: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Runs and why they were left out, a reason that many share only once."""
+    runs: dict[str, list[int]] = {}
+    for one in unused:
+        runs.setdefault(str(one["reason"]).removeprefix(f"run {one['run']}: "), []).append(one["run"])
+    return [(f"run {ids[0]}" if len(ids) == 1 else f"{len(ids)} runs", reason) for reason, ids in runs.items()][:20]
 
 
 def _parameters(fit: dict[str, Any]) -> Table:

@@ -21,7 +21,7 @@ _PER_GOOD = {"joules_per_good_request": "J/good", "cost": "cost/good"}
 def plan_view(raw: Mapping[str, Any], answer: Answer, *, all_engines: bool = False) -> list[Any]:
     """Everything that ``goodput plan`` prints."""
     return [
-        *_head(raw, answer), Text(), _ranking(answer), *_why(answer), *traffic_plan.search_section(answer.trials),
+        *_head(raw, answer), *_ranking(answer), *_why(answer), *traffic_plan.search_section(answer.trials),
         *_settings(answer), *_rejected(answer), *_limits(answer),
         *_mind(answer), *_launch(answer, all_engines=all_engines), Text(), Text(_provenance(answer), style=parts.FAINT),
     ]  # fmt: skip
@@ -78,33 +78,37 @@ def _proof(answer: Answer) -> str:
     return f"{answer.status} among {count} configurations{gap}: {answer.termination}{by}"
 
 
-def _ranking(answer: Answer) -> Table:
+def _ranking(answer: Answer) -> list[Any]:
+    """A row for each configuration; nothing where a search found none."""
     won = _won(answer)
     if traffic_plan.is_simulated(answer):
         cost = (_PER_GOOD.get(answer.objective, "GPU-s/good"), lambda one: _per_good(answer, one))
-        return traffic_plan.ranking(answer, won.id if won else None, cost, lambda one: _standing(answer, one, won.id if won else None))
-    memory = answer.configurations[0].memory if answer.configurations else None
+        table = traffic_plan.ranking(answer, won.id if won else None, cost, lambda one: _standing(answer, one, won.id if won else None))
+        return [Text(), table]
+    if not answer.configurations:
+        return []
+    memory = answer.configurations[0].memory
     table = Table.grid(padding=(0, 1), pad_edge=False)
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("id", no_wrap=True, max_width=14)
     table.add_column("    time", justify="right", no_wrap=True, min_width=9)
-    table.add_column(_limit_head(memory), no_wrap=True, min_width=12)
-    table.add_column("", justify="right", no_wrap=True, min_width=9)
+    what, limit = _limit_heads(memory)
+    table.add_column(what, no_wrap=True, min_width=12)
+    table.add_column(limit, justify="right", no_wrap=True, min_width=9)
     table.add_column(f" {_PER_GOOD.get(answer.objective, 'GPU-s/good')}", justify="right", no_wrap=True)
     table.add_column(" P(SLO)", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    table.add_column("")
     table.add_row(*(Text(str(column.header), style=parts.FAINT) for column in table.columns))
     for one in answer.configurations:
         table.add_row(*_row(answer, one, won.id if won else None))
-    return table
+    return [Text(), table]
 
 
-def _limit_head(memory: Memory | None) -> str:
-    if memory is None:
-        return "  memory"
+def _limit_heads(memory: Memory) -> tuple[str, str]:
+    """What the bar shows, and its limit."""
     if memory.pool_limit_bytes is not None:
-        return f"  pool of {format_bytes(memory.pool_limit_bytes)}"
-    return f"  of {format_bytes(memory.limit_bytes)}"
+        return "  pool", f"of {format_bytes(memory.pool_limit_bytes)}"
+    return "  memory", f"of {format_bytes(memory.limit_bytes)}"
 
 
 def _row(answer: Answer, one: Ranked, won: str | None) -> list[Any]:

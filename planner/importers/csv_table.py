@@ -69,7 +69,7 @@ def parse_columns(pairs: Iterable[str]) -> dict[str, str]:
     for pair in pairs:
         target, equals, column = pair.partition("=")
         if not equals or not target.strip() or not column.strip():
-            raise InputError("is no pair of meaning and column", path="--columns", value=pair, way_out="write 'ttft.p50=COLUMN:ms'")
+            raise InputError("is no pair of meaning and column", path="--column", value=pair, way_out="write 'ttft.p50=COLUMN:ms'")
         found[target.strip()] = column.strip()
     return found
 
@@ -82,12 +82,12 @@ class Columns:
         self.at: dict[str, tuple[int, float]] = {}
         for target, written in columns.items():
             if target.partition(".")[0] not in _TIMES and target not in _TARGETS:
-                raise UnknownNameError.suggest("column target", target, _TARGETS, path="--columns")
+                raise UnknownNameError.suggest("column target", target, _TARGETS, path="--column")
             column, unit = written.strip(), ""
             if column not in names and ":" in column:
                 column, _, unit = column.rpartition(":")
             if column not in names:
-                raise UnknownNameError.suggest("column", column, names, path=f"--columns {target}")
+                raise UnknownNameError.suggest("column", column, names, path=f"--column {target}")
             self.at[target] = (names[column], self._scale(target, column, unit))
         self.mapped = {position for position, _ in self.at.values()}
 
@@ -99,7 +99,7 @@ class Columns:
         chosen = (unit or (in_name.group(1) if in_name else "")).lower()
         if chosen not in TIME_UNITS:
             way_out = f"write '{column}:ms' or '{column}:s'"
-            raise UnitError("is a time without a unit", path=f"--columns {target}", value=column, way_out=way_out)
+            raise UnitError("is a time without a unit", path=f"--column {target}", value=column, way_out=way_out)
         return TIME_UNITS[chosen]
 
 
@@ -123,7 +123,7 @@ def rows(lines: Iterator[tuple[int, str]], columns: Mapping[str, str] | None) ->
     foreign = not columns and {"n_prompt", "n_gen", "avg_ns"} <= set(header)  # ``llama-bench -o csv``
     chosen = {} if foreign else dict(columns) if columns else header_map(header)
     if not chosen and not foreign:
-        raise FileFormatError("a table needs a column map", value=",".join(header)[:80], way_out="--columns ttft.p50=COLUMN:ms …")
+        raise FileFormatError("a table needs a column map", value=",".join(header)[:80], way_out="--column ttft.p50=COLUMN:ms …")
     layout = Columns(header, chosen)
     reader = csv.reader(kept, delimiter=delimiter, strict=True)
     while True:
