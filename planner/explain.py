@@ -81,7 +81,7 @@ def _why(case: Case, winner: Ranked | None, runner: Ranked | None, ranked: tuple
 
 def _against(winner: Ranked, runner: Ranked) -> str:
     """What sets the runner-up apart: the settings that differ and the difference they make."""
-    differing = [f"{k} {winner.settings[k]} instead of {v}" for k, v in runner.settings.items() if winner.settings[k] != v]
+    differing = [f"{k} {v} instead of {winner.settings[k]}" for k, v in runner.settings.items() if winner.settings[k] != v]
     time, cost = runner.time.makespan_s - winner.time.makespan_s, ""
     if winner.objective and runner.objective:
         cost = f" and {runner.objective / winner.objective - 1:+.1%} of the objective"
