@@ -36,6 +36,8 @@ def capacity(
     no_hybrid: Annotated[
         bool, typer.Option("--disable-hybrid-kv-cache-manager", help="vLLM: windowed layers keep every token (so with most KV connectors).")
     ] = False,
+    enable_lora: Annotated[bool, typer.Option("--enable-lora", help="Adapters are served.")] = False,
+    attention_backend: Annotated[str, typer.Option(help="SGLang: aiter takes a workspace before the pool.")] = "",
     draft: Annotated[str, typer.Option(help="none, lookup, eagle, mtp, dflash or model.")] = "none",
     draft_model: Annotated[str | None, typer.Option(help="The draft's own shape; default: shaped like the model's layers.")] = None,
     draft_tokens: Annotated[int, typer.Option(help="Drafted tokens of a step.")] = 0,
@@ -63,7 +65,7 @@ def capacity(
         tp=tp, pp=pp, attention_dp=attention_dp, max_model_len=max_model_len, gpu_memory_utilization=gpu_memory_utilization,
         max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, kv_cache_dtype=kv_cache_dtype,
         weight_format=weight_format, block_size=block_size, enforce_eager=enforce_eager, enable_prefix_caching=prefix_caching,
-        hybrid_manager=not no_hybrid,
+        hybrid_manager=not no_hybrid, enable_lora=enable_lora, attention_backend=attention_backend,
         draft=draft, draft_tokens=draft_tokens, draft_model=load_architecture(draft_model) if draft_model else None,
         parallel=parallel, micro_batch=micro_batch,
     )  # fmt: skip

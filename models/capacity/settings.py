@@ -87,6 +87,10 @@ class Settings:
             raise InputError("must lie in (0, 1]", path="gpu_memory_utilization", value=f, way_out="write for example 0.9")
         if self.draft not in DRAFT_SOURCES:
             raise InputError("unknown draft", path="draft", value=self.draft, way_out=f"use one of {', '.join(DRAFT_SOURCES)}")
+        if self.attention_backend not in ("", "aiter"):
+            raise InputError(
+                "no memory rule is known for it", path="attention_backend", value=self.attention_backend, way_out="leave it out, or use aiter"
+            )
         if (self.draft == "none") != (self.draft_tokens == 0):
             raise ContradictionError("a draft and its tokens go together", path="draft_tokens", value=self.draft_tokens)
         if self.draft_model is not None and self.draft not in ("eagle", "dflash", "model"):

@@ -57,6 +57,18 @@ def test_the_parts_add_up_and_a_log_replaces_them(capsysbinary, tmp_path):
     assert told["breakdown"]["available"]["sd"] < guessed["breakdown"]["available"]["sd"]
 
 
+def test_a_backend_s_workspace_and_served_adapters_are_told_by_flags(capsysbinary):
+    # logged with the backend: 1,669,816 tokens (SGLang on an MI355X), with adapters: 3,852 blocks (vLLM on two V100)
+    sglang = ["capacity", "--model", "Qwen/Qwen3-30B-A3B-Instruct-2507", "--engine", "sglang", "--engine-version", "0.5.23"]
+    sglang += ["--device", "mi355x", "--gpu-memory-utilization", "0.911", "--attention-backend", "aiter"]
+    assert answer(sglang, capsysbinary)["kv_tokens"] == pytest.approx(1_669_816, rel=0.05)
+    vllm = ["capacity", "--model", "meta-llama/Llama-3.1-8B-Instruct", "--engine-version", "0.6.4.post1", "--device", "v100-sxm2-16"]
+    vllm += ["--tp", "2", "--max-model-len", "40000", "--gpu-memory-utilization", "0.9", "--enable-lora"]
+    assert answer(vllm, capsysbinary)["blocks"] == pytest.approx(3_852, rel=0.05)
+    assert run([*sglang[:-1], "aitre"]) == 2
+    assert b"attention_backend" in capsysbinary.readouterr().err
+
+
 def test_the_table_prints_the_engine_s_own_lines(capsys):
     assert run([*QWEN, "--available-kv", "16GiB"]) == 0
     out = capsys.readouterr().out
