@@ -89,7 +89,10 @@ class Settings:
             raise InputError("unknown draft", path="draft", value=self.draft, way_out=f"use one of {', '.join(DRAFT_SOURCES)}")
         if self.attention_backend not in ("", "aiter"):
             raise InputError(
-                "no memory rule is known for it", path="attention_backend", value=self.attention_backend, way_out="leave it out, or use aiter"
+                "no memory rule is known for it",
+                path="attention_backend",
+                value=self.attention_backend,
+                way_out="leave it out, or use aiter",
             )
         if (self.draft == "none") != (self.draft_tokens == 0):
             raise ContradictionError("a draft and its tokens go together", path="draft_tokens", value=self.draft_tokens)
