@@ -21,7 +21,7 @@ from models.kernels.burst import footprint
 from models.kernels.step import LINEAR, PHYSICAL, StepModel
 from models.lower import captured_rows, lower
 from models.simulation_types import LARGE_BUDGET, Cache, EngineParameters, Policy
-from models.speculation import constant_acceptance, positions
+from models.speculation import acceptance_chain
 from models.step_time import efficiency, step_model
 
 NO_BLOCKS = "the pool holds no KV block beside weights, draft and activations"
@@ -156,12 +156,7 @@ def _speculation(case: Case, configuration: Configuration, *, random: bool) -> d
             value=given.preparation, way_out="add it to the deadlines' budget, or plan a burst",
         )  # fmt: skip
     measured = case.calibration.drafts.get(configuration.draft)
-    if given.tokens_per_round is not None:
-        reference = given.draft_tokens or (measured.draft_tokens if measured else None) or m
-        chain: tuple[float, ...] = (constant_acceptance(given.tokens_per_round, reference),) * m
-    else:
-        listed = positions(given)
-        chain = tuple(listed[:m]) + (listed[-1],) * (m - len(listed[:m]))
+    chain = acceptance_chain(given, m, measured.draft_tokens if measured else None)
     if random:
         return {"draft_tokens": m, "acceptance": chain}
     mean = 1.0 + float(np.cumprod(chain).sum())

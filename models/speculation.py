@@ -13,6 +13,9 @@ import itertools
 import math
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from models.describe.workload import Acceptance
 from models.errors import InputError
 
@@ -24,6 +27,10 @@ def expected_tokens(acceptance: Sequence[float]) -> float:
         reach *= a
         total += reach
     return total
+
+
+EXACT_TOKENS = 2048
+"""Longest output whose rounds are counted exactly; beyond it the sum of draws is taken as normal."""
 
 
 def constant_acceptance(tokens_per_round: float, draft_tokens: int) -> float:
@@ -68,6 +75,46 @@ def positions(speculation: Acceptance) -> tuple[float, ...]:
     counts = speculation.counts or ()
     at_least = [sum(counts[j:]) for j in range(len(counts))]
     return tuple(after / before for before, after in itertools.pairwise(at_least) if before) or (0.0,)
+
+
+def acceptance_chain(speculation: Acceptance, draft_tokens: int, measured_at: int | None) -> tuple[float, ...]:
+    """Acceptance of each of ``draft_tokens`` positions: listed or counted, or constant with the stated mean at its own length."""
+    if speculation.tokens_per_round is not None:
+        reference = speculation.draft_tokens or measured_at or draft_tokens
+        return (constant_acceptance(speculation.tokens_per_round, reference),) * draft_tokens
+    a = positions(speculation)
+    return (*a[:draft_tokens], *((a[-1],) * (draft_tokens - len(a))))
+
+
+def slowest_rounds(acceptance: Sequence[float], tokens: int, sequences: int) -> npt.NDArray[np.float64]:
+    """P(the slowest of ``sequences`` has emitted ``tokens`` within r rounds), r = 0, 1, …, tokens; positions accept independently.
+
+    The tokens of r rounds are r independent draws of N, P(N = n) = prod_{i<n} a_i (1 - a_n); sequences are independent.
+    """
+    if tokens > EXACT_TOKENS:
+        return _slowest_by_normal(acceptance, tokens, sequences)
+    reach = np.concatenate([[1.0], np.cumprod(np.asarray(acceptance, dtype=np.float64)), [0.0]])
+    emitted = reach[:-1] - reach[1:]  # P(N = 1), P(N = 2), …
+    short = np.zeros(max(tokens, 1))
+    short[0] = 1.0  # P(t tokens so far), t < tokens
+    done = [float(tokens <= 0)]
+    while len(done) <= tokens and done[-1] < 1.0 - 1e-15:
+        short = np.convolve(short, np.concatenate([[0.0], emitted]))[: max(tokens, 1)]
+        done.append(min(1.0, max(0.0, 1.0 - float(short.sum()))))
+    whole = np.ones(tokens + 1)
+    whole[: len(done)] = done
+    return np.asarray(whole**sequences)
+
+
+def _slowest_by_normal(acceptance: Sequence[float], tokens: int, sequences: int) -> npt.NDArray[np.float64]:
+    """The same for long outputs, where the sum of many draws is normal."""
+    reach = np.concatenate([[1.0], np.cumprod(np.asarray(acceptance, dtype=np.float64)), [0.0]])
+    emitted, n = reach[:-1] - reach[1:], np.arange(1, len(reach))
+    mean = float(emitted @ n)
+    variance = max(float(emitted @ n**2) - mean**2, 1e-12)
+    r = np.arange(tokens + 1)
+    z = (r * mean - tokens + 0.5) / np.sqrt(2.0 * variance * np.maximum(r, 1))
+    return np.array([0.5 * (1.0 + math.erf(v)) for v in z]) ** sequences
 
 
 def rounds(output_tokens: int, tokens_a_round: float) -> int:

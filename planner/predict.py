@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from models.case import Case
 from models.describe.configuration import Configuration, DraftSource
@@ -12,6 +13,7 @@ from models.describe.scenario import Objective
 from models.energy import joules_bound
 from models.kernels.burst import NEVER
 from models.service import Limits, Outcome, nearest_rank
+from models.speculation import acceptance_chain, slowest_rounds
 from models.units import ceil_to
 from planner.answer import Cost, Distribution, Memory, Ranked, Throughput, Times, Violation
 from solvers.constraints import Constraint, Point
@@ -29,7 +31,7 @@ def predict(case: Case, label: str, configuration: Configuration, launchable: di
     at = grid.point(grid.columns, grid.b, grid.a, grid.c, grid.o)
     violations = tuple(_violation(c, at) for c in grid.limits if not bool(np.all(c.holds(at))))
     values = {o.value: _finite(score(case, o, grid.columns, at.outcome).flat[0]) for o in case.scenario.objectives}
-    probability, intervals = _uncertainty(case, at)
+    probability, intervals = _uncertainty(case, configuration, at)
     return Ranked(
         rank=0, id=label, feasible=not violations, settings=configuration.model_dump(mode="json"), memory=_memory(case, at.outcome),
         time=_times(case, at), throughput=_throughput(case, at.outcome), cost=_cost(case, at), good_requests=float(at.outcome.good.flat[0]),
@@ -119,28 +121,52 @@ def _cost(case: Case, at: Point) -> Cost:
     )  # fmt: skip
 
 
-def _uncertainty(case: Case, at: Point) -> tuple[float, dict[str, tuple[float, float]]]:
+def _uncertainty(case: Case, configuration: Configuration, at: Point) -> tuple[float, dict[str, tuple[float, float]]]:
     """Probability that every deadline is met, and 90 % intervals: phases vary as wholes, log-normally, independently of each other.
 
-    Deadlines of one run move together, so the joint probability is that of the tightest one.
+    Deadlines of one run move together, so the joint probability is that of the tightest one. With a draft the slowest request of a wave
+    decides: its rounds are drawn, not the mean (positions accept independently), and only then does the engine's own spread come on top.
     """
     u, o, t = case.calibration.uncertainty, at.outcome, at.outcome.times
     limits = Limits.of(case.request.slo, case.requests)
-    decode_share = (_int(o.waves.full) * _int(t.decode_full) + _int(t.decode_last)) / max(_int(o.makespan_us), 1)
+    decode = _int(o.waves.full) * _int(t.decode_full) + _int(t.decode_last)
+    share = decode / max(_int(o.makespan_us), 1)
     sd = {
-        "e2e": math.hypot((1 - decode_share) * u.prefill_log_sd, decode_share * u.decode_log_sd),
+        "e2e": math.hypot((1 - share) * u.prefill_log_sd, share * u.decode_log_sd),
         "ttft": u.prefill_log_sd, "itl": u.decode_log_sd, "tpot": u.decode_log_sd,
     }  # fmt: skip
     if _int(o.waves.full):
         sd["ttft"] = sd["e2e"]
     values = {"e2e": _int(o.e2e_us), "ttft": _int(o.ttft_us), "itl": _int(o.itl_us), "tpot": _int(o.tpot_us)}
+    stretch = _stretches(case, configuration, at)
+    factors = {"e2e": 1 + share * (stretch[:, 0] - 1), "ttft": np.ones(len(stretch)), "itl": np.ones(len(stretch)), "tpot": stretch[:, 0]}
     probability = 1.0
     for name in case.request.slo.deadlines():
-        probability = min(probability, _log_normal(getattr(limits, f"{name}_us"), values[name], sd[name]))
-    spread = {
-        f"{name}_s": (v * US * math.exp(-Z90 * sd[name]), v * US * math.exp(Z90 * sd[name])) for name, v in values.items() if v < NEVER
-    }
+        chances = [_log_normal(getattr(limits, f"{name}_us"), round(values[name] * f), sd[name]) for f in factors[name].tolist()]
+        probability = min(probability, float(np.dot(stretch[:, 1], chances)))
+    reached = np.cumsum(stretch[:, 1])
+    low, high = (min(int(np.searchsorted(reached, q)), len(stretch) - 1) for q in (0.05, 0.95))
+
+    def at_quantile(name: str, value: int, which: int, sign: int) -> float:
+        return value * US * float(factors[name][which]) * math.exp(sign * Z90 * sd[name])
+
+    spread = {f"{n}_s": (at_quantile(n, v, low, -1), at_quantile(n, v, high, 1)) for n, v in values.items() if v < NEVER}
     return probability, spread
+
+
+def _stretches(case: Case, configuration: Configuration, at: Point) -> npt.NDArray[np.float64]:
+    """(decode time of the slowest request against the mean's, probability) pairs; (1, 1) without a draft."""
+    given = case.request.speculation.get(configuration.draft)
+    rounds = _int(at.k.rounds)
+    if given is None or rounds == 0:
+        return np.ones((1, 2))
+    measured = case.calibration.drafts.get(configuration.draft)
+    chain = acceptance_chain(given, configuration.draft_tokens, measured.draft_tokens if measured else None)
+    sequences = _int(at.outcome.waves.resident) * case.request.samples
+    done = slowest_rounds(chain, case.request.output_tokens - 1, sequences)
+    chance = np.diff(done, prepend=0.0)
+    some = np.flatnonzero(chance > 1e-9)
+    return np.column_stack([some / rounds, chance[some] / chance[some].sum()])
 
 
 def _log_normal(limit: int, value: int, sd: float) -> float:
