@@ -55,10 +55,12 @@ def capacity(
 ) -> None:
     """Predict available KV memory, tokens or blocks, block size and concurrency at start, or the refusal."""
     from api import output
+    from api.views.capacity import capacity_view
     from models.capacity import capacity_report
     from models.catalog.devices import load_device
     from models.readers.load import load_architecture
 
+    _refuse_foreign(engine, parallel=parallel, micro_batch=micro_batch, no_hybrid=no_hybrid, attention_backend=attention_backend)
     measured = _measured(log, available_kv or [], {"weights": weights, "non_torch": non_torch, "activation": activation, "graph": graphs})
     report = capacity_report(
         load_architecture(model), load_device(device) if device else None, engine, engine_version, measured=measured,
@@ -69,11 +71,22 @@ def capacity(
         draft=draft, draft_tokens=draft_tokens, draft_model=load_architecture(draft_model) if draft_model else None,
         parallel=parallel, micro_batch=micro_batch,
     )  # fmt: skip
-    if as_json:
-        return output.write_json(report)
-    from api.views.capacity import capacity_view
+    return output.write_json(report) if as_json else output.show(capacity_view(report))
 
-    return output.show(capacity_view(report))
+
+def _refuse_foreign(engine: str, *, parallel: int, micro_batch: int, no_hybrid: bool, attention_backend: str) -> None:
+    """A flag that only another engine knows would change nothing here, so it is an error."""
+    from models.catalog.engines import canonical_name
+    from models.errors import ContradictionError
+
+    name = canonical_name(engine)
+    owners = {
+        "--parallel": (parallel != 1, "llama_cpp"), "--micro-batch": (micro_batch != 512, "llama_cpp"),
+        "--disable-hybrid-kv-cache-manager": (no_hybrid, "vllm"), "--attention-backend": (bool(attention_backend), "sglang"),
+    }  # fmt: skip
+    for flag, (given, owner) in owners.items():
+        if given and name != owner:
+            raise ContradictionError(f"is a setting of {owner}, not of {name}", path=flag, way_out="leave it out")
 
 
 def _measured(log: str | None, ranks: list[str], given: dict[str, str | None]) -> Measured:

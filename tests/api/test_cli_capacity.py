@@ -112,3 +112,9 @@ def test_an_engine_that_starts_with_too_small_a_pool_is_warned_about(capsysbinar
     assert found["fits"] is True
     assert found["kv_tokens"] == GIB // (36 * 8 * 128 * 2 * 2)
     assert any("does not fit its pool" in warning for warning in found["warnings"])
+
+
+@pytest.mark.parametrize("flag", [["--parallel", "4"], ["--micro-batch", "77"], ["--attention-backend", "aiter"]])
+def test_a_flag_of_another_engine_is_refused(flag, capsys):
+    assert run(["capacity", "--model", "Qwen/Qwen3-8B", "--device", "h100", "--engine", "vllm", *flag]) == 2
+    assert f"error: {flag[0]}: is a setting of" in capsys.readouterr().err
