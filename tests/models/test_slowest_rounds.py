@@ -17,9 +17,7 @@ def test_mean_of_one_request_is_the_exact_expectation():
 def test_small_case_against_every_outcome():
     a, tokens, sequences = 0.4, 3, 2  # one draft token: a round emits 2 with probability 0.4, else 1
     for r in range(tokens + 1):
-        one = sum(
-            np.prod([a if n == 2 else 1 - a for n in draws]) for draws in itertools.product((1, 2), repeat=r) if sum(draws) >= tokens
-        )
+        one = sum(np.prod([a if n == 2 else 1 - a for n in draws]) for draws in itertools.product((1, 2), repeat=r) if sum(draws) >= tokens)
         assert slowest_rounds((a,), tokens, sequences)[r] == pytest.approx(one**sequences)
 
 
