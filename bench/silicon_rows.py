@@ -23,7 +23,6 @@ from typing import TextIO
 
 from models.catalog.devices import load_device
 from models.catalog.models_catalog import model_names
-from models.describe.architecture import Architecture
 from models.errors import FileFormatError, GoodputError
 from models.facts.weights import check_tensor_parallel
 from models.readers.load import load_architecture as _load
@@ -243,8 +242,3 @@ def with_years(rows: list[Row]) -> list[Row]:
             dated[row.engine].append(row.years)
     middle = {engine: sorted(values)[len(values) // 2] for engine, values in dated.items()}
     return [r if r.years is not None else replace(r, years=middle.get(r.engine, 0.0)) for r in rows]
-
-
-def architecture_of(row: Row, known: dict[str, str]) -> Architecture:
-    """The row's architecture from the catalogue."""
-    return load_architecture(known[row.model])

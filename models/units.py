@@ -24,7 +24,6 @@ _SECONDS = {
 }  # fmt: skip
 _RATES = {"/s": Decimal(1), "/min": Decimal(1) / 60, "/h": Decimal(1) / 3600, "req/s": Decimal(1), "Hz": Decimal(1)}
 _BANDWIDTHS = {f"{unit}/s": size for unit, size in _BYTES.items()}
-_FLOPS = {"FLOP/s": 1, "GFLOP/s": 10**9, "TFLOP/s": 10**12, "PFLOP/s": 10**15, "GFLOPS": 10**9, "TFLOPS": 10**12, "PFLOPS": 10**15}
 _WATTS = {"W": Decimal(1), "kW": Decimal(1000)}
 _SHAPE = re.compile(r"^\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S+(?:\s*/\s*\S+)?)?\s*$")
 
@@ -74,11 +73,6 @@ def parse_rate(text: object, path: str = "") -> float:
 def parse_bandwidth(text: object, path: str = "") -> float:
     """``'64 GB/s'`` → 6.4e10 bytes a second."""
     return float(_scale(text, _BANDWIDTHS, path, "64 GB/s"))
-
-
-def parse_flops(text: object, path: str = "") -> float:
-    """``'503.8 TFLOP/s'`` → 5.038e14 operations a second."""
-    return float(_scale(text, _FLOPS, path, "503.8 TFLOP/s"))
 
 
 def parse_watts(text: object, path: str = "") -> float:

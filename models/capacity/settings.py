@@ -5,7 +5,7 @@ Bytes are exact integers for one rank. A number that is given replaces the estim
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import isfinite
 
 from models.describe.architecture import Architecture
@@ -128,11 +128,6 @@ def _within(path: str, value: int | None, least: int) -> None:
         raise InputError("must be a whole number", path=path, value=value)
     if not least <= value <= MOST:
         raise InputError(f"must be between {least} and 2^48", path=path, value=value)
-
-
-def measured_names() -> tuple[str, ...]:
-    """Names that a log may fill in."""
-    return tuple(f.name for f in fields(Measured))
 
 
 def half_of_last_digit(text: str) -> int:

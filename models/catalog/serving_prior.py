@@ -1,4 +1,4 @@
-"""The only reader of ``serving_prior.json``: coefficients and prior widths from the specification, fitted to no measurement."""
+"""The only reader of ``serving_prior.json``: coefficients and prior widths from engineering estimates (see its source)."""
 
 from __future__ import annotations
 
