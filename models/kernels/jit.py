@@ -43,6 +43,9 @@ def part(function: Kernel) -> Kernel:
 
 
 def rare(function: Kernel) -> Kernel:
-    """A piece that seldom runs: called, not inlined, which keeps the entry small and its compilation short."""
+    """A piece that seldom runs: called, not inlined, which keeps the entry small and its compilation short.
+
+    A call copies the whole ``World``, some 250 machine words: test first, in the caller, whether it is needed at all.
+    """
     typed: Kernel = _NJIT(nogil=True, error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
     return typed

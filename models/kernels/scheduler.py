@@ -344,7 +344,8 @@ def run_scheduler(w: World) -> None:
         skip_followers(w)
         while next_arrival_time(w) <= state.time:
             receive_next(w)
-        cancel_due(w)
+        if next_cancel_time(w) <= state.time:
+            cancel_due(w)
         build_batch(w)
         if state.sequences == 0.0 and state.decoding == 0:
             if not idle(w):
