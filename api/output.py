@@ -115,7 +115,7 @@ def check_plot(path: str) -> None:
 
 def write_plot(path: str, raw: dict[str, Any], answer: Answer, stored: CalibrationLookup | None = None) -> None:
     """Draw the charts of an answer into one file, whole or not at all."""
-    from planner.charts import draw
+    from planner.charts.draw import draw
 
     with bar("drawing the switch map") as step:
         data = draw(raw, answer, Path(path).suffix.lower(), stored, step=step)

@@ -56,7 +56,7 @@ def plan(raw: Mapping[str, Any], options: Options | None = None) -> Answer:
     started = time.perf_counter()
     scenario = parse_scenario(raw)
     if not scenario.is_burst:
-        from planner.traffic import plan_traffic  # noqa: PLC0415
+        from planner.traffic.plan import plan_traffic  # noqa: PLC0415
 
         return plan_traffic(scenario, options, started)
     case = resolve(scenario, options.stored)

@@ -37,7 +37,7 @@ def calibrate(
     else:
         output.show([part for stored, fitted in found for part in fitted_view(stored, fitted)])
     if plot is not None:
-        from planner.residual_chart import draw_residuals
+        from planner.charts.residuals import draw_residuals
 
         documents = [fitted_document(stored, fitted) for stored, fitted in found]
         output.write_chart(plot, lambda kind: draw_residuals(documents, kind))

@@ -32,7 +32,8 @@ def simulate(
 ) -> None:
     """Run one configuration of SCENARIO through its traffic, iteration by iteration: percentiles, goodput, KV use, the knee."""
     from api import output, scenarios, storage
-    from planner.simulation import SimulationOptions, simulate_scenario
+    from planner.simulation.options import SimulationOptions
+    from planner.simulation.run import simulate_scenario
 
     if plot is not None:
         output.check_plot(plot)
@@ -49,8 +50,8 @@ def simulate(
 
         output.show(simulation_view(raw, found.answer))
     if plot is not None:
-        from planner.charts import render
-        from planner.simulation_charts import specification
+        from planner.charts.simulation import specification
+        from planner.charts.style import render
 
         output.write_chart(plot, lambda suffix: render(specification(raw, found), suffix))
 
@@ -68,7 +69,7 @@ def budget(
     """From the largest allowed gap to milliseconds for new tokens, and to how many of them at each cached context."""
     from api import output, scenarios, storage
     from models.units import parse_seconds
-    from planner.step_budget import step_budget
+    from planner.simulation.budget import step_budget
 
     raw = scenarios.read(scenario, assignments or (), calibration)
     with storage.stored_calibrations() as stored:

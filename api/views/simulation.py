@@ -12,8 +12,8 @@ from rich.text import Text
 
 from api.views import parts
 from models.units import format_bytes, format_seconds
-from planner.simulation_answer import Curve, KneeFound, Percentiles, SimulationAnswer
-from planner.step_budget import StepBudget
+from planner.simulation.answer import Curve, KneeFound, Percentiles, SimulationAnswer
+from planner.simulation.budget import StepBudget
 
 METRICS = (("ttft", "first token"), ("tpot", "mean gap"), ("max_itl", "longest gap"), ("e2e", "answer"), ("queue", "queue"))
 COLUMNS = ("mean", "p50", "p90", "p95", "p99", "max")

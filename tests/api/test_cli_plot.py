@@ -9,8 +9,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from api.cli import run
-from planner.chart_data import NOTHING, labelled, name_places, shared_words, switch_map
-from planner.charts import render, specification
+from planner.charts.burst import specification
+from planner.charts.burst_data import NOTHING, labelled, name_places, shared_words, switch_map
+from planner.charts.style import render
 from planner.plan import Options, plan
 from planner.resolve import resolve
 from planner.scenario_file import parse_scenario, read_raw, with_value

@@ -11,9 +11,9 @@ from models.errors import InputError
 from models.units import parse_rate, parse_seconds
 from planner.plan import Options, plan
 from planner.scenario_file import parse_scenario, read_raw, with_value
-from planner.traffic_plan import TrafficOptions, load
-from planner.traffic_probability import confidence, draws
-from planner.traffic_trial import run
+from planner.traffic.load import load
+from planner.traffic.probability import confidence, draws
+from planner.traffic.trial import run
 
 RATE = read_raw(Path(__file__).parents[3] / "scenarios" / "chat-rate.yaml")
 SMALL = Options(trials=20, requests=200, explain=False)
@@ -52,7 +52,7 @@ def test_the_search_says_what_it_tried(searched):
 
 def test_the_answer_is_its_configuration_simulated_again(searched):
     scenario = parse_scenario(RATE)
-    traffic = load(scenario, None, TrafficOptions(requests=200))
+    traffic = load(scenario, Options(requests=200))
     first = searched.configurations[0]
     trial = run(traffic, Configuration.model_validate(first.settings), seed=0)
     assert not trial.late
@@ -62,7 +62,7 @@ def test_the_answer_is_its_configuration_simulated_again(searched):
 def test_an_early_stop_is_never_a_configuration_that_is_on_time():
     """Whatever is abandoned after a tenth is late in full."""
     tight = with_value(RATE, "workload.chat.arrivals.rate", "20 /s")
-    traffic = load(parse_scenario(tight), None, TrafficOptions(requests=400))
+    traffic = load(parse_scenario(tight), Options(requests=400))
     abandoned = 0
     for seqs in (8, 16, 32, 128):
         for budget in (512, 4096):
@@ -91,7 +91,7 @@ def test_probability_falls_with_the_deadline_and_intervals_hold_the_median():
 
 def test_a_slower_engine_is_the_same_traffic_on_a_faster_clock():
     """Times of the slowed traffic, stretched back, are those of an engine whose every step takes twice as long."""
-    traffic = load(parse_scenario(RATE), None, TrafficOptions(requests=100))
+    traffic = load(parse_scenario(RATE), Options(requests=100))
     configuration = Configuration.model_validate(plan(NAMED, SMALL).configurations[0].settings)
     slowed = run(traffic.slowed(2.0), configuration, seed=0)
     inputs = slowed.inputs
@@ -109,7 +109,7 @@ def test_a_slower_engine_is_the_same_traffic_on_a_faster_clock():
 
 def test_without_uncertainty_the_probability_is_the_share_of_draws_on_time():
     scenario = parse_scenario(RATE)
-    traffic = load(scenario, None, TrafficOptions(requests=100))
+    traffic = load(scenario, Options(requests=100))
     sure = traffic.case.calibration.model_copy(
         update={"uncertainty": traffic.case.calibration.uncertainty.model_copy(update={"prefill_log_sd": 0.0, "decode_log_sd": 0.0})}
     )

@@ -10,9 +10,10 @@ import yaml
 from models.errors import ContradictionError, FileFormatError, GoodputError, InputError, NotCoveredError
 from models.simulation_types import Status
 from planner.scenario_file import parse_scenario, read_raw, with_value
-from planner.simulation import SimulationOptions, simulate_scenario
-from planner.step_budget import mixed_step_s, step_budget
-from planner.traffic_load import offered_rate, requests_of, scaled
+from planner.simulation.budget import mixed_step_s, step_budget
+from planner.simulation.options import SimulationOptions
+from planner.simulation.run import simulate_scenario
+from planner.traffic.requests import offered_rate, requests_of, scaled
 
 ROOT = Path(__file__).parents[3]
 CLOSING = yaml.safe_load((ROOT / "tests/data/golden/chapter8.yaml").read_text(encoding="utf-8"))["closing_example"]

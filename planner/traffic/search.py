@@ -16,32 +16,20 @@ import numpy as np
 from models.case import Case
 from models.describe.configuration import Configuration
 from models.describe.engine import not_launchable
-from models.describe.scenario import Scenario
 from models.describe.workload import Arrivals
 from models.errors import GoodputError
-from planner.resolve import CalibrationLookup, resolve
-from planner.traffic_load import deadlines_of, requests_of, trace_notes, typical_lengths
-from planner.traffic_trial import Traffic, Trial, attempt, run
+from planner.options import Options
+from planner.traffic.load import Traffic
+from planner.traffic.trial import Trial, attempt, run
 from solvers import full_resolution
 from solvers.executors import local_executor
 from solvers.grid import Grid
-from solvers.optuna_search import Choice, Domain, Progress, Range, SearchResult, TrialOutcome, search
+from solvers.optuna_search import Choice, Domain, Range, SearchResult, TrialOutcome, search
 from solvers.space import Space, build_space
 
 BURSTS = (1, 4, 16, 64)
 NO_LIMIT = 0
 TO_THE_END = 24
-
-
-@dataclass(frozen=True)
-class TrafficOptions:
-    """Size and seed of a search over traffic."""
-
-    trials: int = 200
-    requests: int = 2000
-    seed: int = 0
-    progress: Progress | None = None
-    workers: int | None = None  # None: all cores; the answer does not depend on it
 
 
 @dataclass(frozen=True)
@@ -54,15 +42,7 @@ class TrafficSearch:
     seeded: Trial | None  # the best of the closed form's choices
 
 
-def load(scenario: Scenario, stored: CalibrationLookup | None, options: TrafficOptions) -> Traffic:
-    """Draw the requests, then resolve each class."""
-    requests = requests_of(scenario, options.requests, options.seed)
-    known = typical_lengths(scenario, requests)
-    cases = {name: resolve(known.model_copy(update={"workload": {name: one}}), stored) for name, one in known.workload.items()}
-    return Traffic(cases, requests, deadlines_of(known), notes=trace_notes(scenario))
-
-
-def explore(traffic: Traffic, options: TrafficOptions) -> TrafficSearch:
+def explore(traffic: Traffic, options: Options) -> TrafficSearch:
     """Search the configurations that the scenario leaves open."""
     case = traffic.case
     space = build_space(case)
@@ -94,7 +74,7 @@ def explore(traffic: Traffic, options: TrafficOptions) -> TrafficSearch:
     return TrafficSearch(traffic, tuple(ranked), result, _seeded(case, seeds, trials))
 
 
-def _in_full(traffic: Traffic, abandoned: dict[str, Configuration], options: TrafficOptions) -> dict[str, tuple[Configuration, Trial]]:
+def _in_full(traffic: Traffic, abandoned: dict[str, Configuration], options: Options) -> dict[str, tuple[Configuration, Trial]]:
     """Where nothing is on time: a few abandoned trials to their end, so that the answer can say by how much they miss."""
     found = {}
     for key in sorted(abandoned)[:: max(1, len(abandoned) // TO_THE_END)][:TO_THE_END]:

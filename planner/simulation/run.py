@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from models.case import Case
@@ -18,35 +18,20 @@ from models.lower_simulation import lower_simulation
 from models.simulate import simulate
 from models.simulation_types import Policy, Status
 from planner.answer import CalibrationUsed
-from planner.knee_search import find_knee
-from planner.resolve import CalibrationLookup
+from planner.options import Options
 from planner.scenario_file import parse_scenario
-from planner.simulation_answer import SCHEMA_VERSION, SimulationAnswer, percentiles, refused_of, samples_of, simulated_class
-from planner.traffic_load import offered_rate, scaled
-from planner.traffic_plan import TrafficOptions, load
-from planner.traffic_trial import Traffic, Trial, judge, resolved_warnings
+from planner.simulation.answer import SCHEMA_VERSION, SimulationAnswer, percentiles, refused_of, samples_of, simulated_class
+from planner.simulation.knee import find_knee
+from planner.simulation.options import SimulationOptions
+from planner.traffic.load import Traffic, load, resolved_warnings
+from planner.traffic.requests import offered_rate, scaled
+from planner.traffic.trial import Trial, judge
 from solvers.objective import power_w
 from solvers.space import configuration_from
 
 ENGINE_BLOCK = "engine"
 """Configuration name for the engine block's fixed values and the engine's own defaults."""
 POLICIES = {"fixed": Policy.FIXED, "continuous": Policy.CONTINUOUS, "chunked": Policy.CHUNKED, "prefill-first": Policy.PREFILL_FIRST}
-
-
-@dataclass(frozen=True)
-class SimulationOptions:
-    """Which configuration runs, and how."""
-
-    configuration: str | None = None  # a candidate, ``engine``, or a rank of the plan; None: first candidate or the plan's winner
-    requests: int = 2000
-    seed: int = 0
-    rate: float | None = None  # 1/s of all open classes together
-    policy: str | None = None  # None: the engine's own
-    expected: bool = False  # every speculative round emits its mean
-    knee: bool = False
-    timeline: bool = False
-    stored: CalibrationLookup | None = None
-    progress: Callable[[float], None] = field(default=lambda _: None)
 
 
 @dataclass(frozen=True)
@@ -62,10 +47,10 @@ def simulate_scenario(raw: Mapping[str, Any], options: SimulationOptions) -> Sim
     """Simulate raw scenario data; every problem with it is an ``InputError``."""
     started = time.perf_counter()
     scenario = parse_scenario(raw)
-    sizes = TrafficOptions(requests=options.requests, seed=options.seed)
-    label, chosen = choose(raw, scenario, load(scenario, options.stored, sizes).case, options)
-    scenario, offered = _at_rate(scenario, load(scenario, options.stored, sizes), options.rate)
-    traffic = load(scenario, options.stored, sizes)
+    sizes = Options(requests=options.requests, seed=options.seed, stored=options.stored)
+    label, chosen = choose(raw, scenario, load(scenario, sizes).case, options)
+    scenario, offered = _at_rate(scenario, load(scenario, sizes), options.rate)
+    traffic = load(scenario, sizes)
     trial = run_in_full(traffic, chosen, options)
     found = find_knee(traffic, scenario, trial.inputs, options) if options.knee else None
     answer = _answer(traffic, (label, chosen), trial, options, offered)
@@ -87,7 +72,7 @@ def choose(raw: Mapping[str, Any], scenario: Scenario, case: Case, options: Simu
 
 
 def _ranked(raw: Mapping[str, Any], rank: int, options: SimulationOptions) -> tuple[str, Configuration]:
-    from planner.plan import Options, plan  # noqa: PLC0415
+    from planner.plan import plan  # noqa: PLC0415
 
     answer = plan(raw, Options(seed=options.seed, requests=options.requests, stored=options.stored, explain=False, prove=False))
     if not 1 <= rank <= len(answer.configurations):

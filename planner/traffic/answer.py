@@ -27,9 +27,11 @@ from planner.answer import (
     Violation,
 )
 from planner.launchability import launchable
+from planner.options import Options
 from planner.predict import assumptions, outward
-from planner.traffic_plan import TrafficOptions, TrafficSearch
-from planner.traffic_trial import HOPELESS, Traffic, Trial
+from planner.traffic.load import Traffic
+from planner.traffic.search import TrafficSearch
+from planner.traffic.trial import HOPELESS, Trial
 from solvers.grid import single
 from solvers.objective import power_w
 
@@ -136,7 +138,7 @@ def _class(one: ClassSummary, _itl: Spread) -> ClassResult:
     )  # fmt: skip
 
 
-def trials_of(search: TrafficSearch, options: TrafficOptions) -> Trials:
+def trials_of(search: TrafficSearch, options: Options) -> Trials:
     """How the search went and what it gained over the closed form's choice."""
     first = next(iter(search.traffic.case.scenario.objectives)).value
     best = next((t for _, t in search.best if not t.late), None)

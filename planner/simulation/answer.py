@@ -8,7 +8,7 @@ from typing import Any
 from models.simulation_summary import ClassSummary, Spread
 from models.simulation_types import Status
 from planner.answer import CalibrationUsed, Part
-from planner.traffic_trial import Trial
+from planner.traffic.trial import Trial
 
 SCHEMA_VERSION = "1"
 REFUSED = {Status.TOO_LARGE: "too_large", Status.OVER_LIMIT: "over_limit", Status.LATE: "late", Status.CANCELLED: "cancelled"}

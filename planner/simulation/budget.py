@@ -21,11 +21,12 @@ from models.lower_simulation import SimulationInputs, lower_simulation
 from models.simulate import graph_padding
 from models.simulation_types import EngineParameters
 from planner.answer import CalibrationUsed, Part
+from planner.options import Options
 from planner.resolve import CalibrationLookup
 from planner.scenario_file import parse_scenario
-from planner.simulation import SimulationOptions, choose
-from planner.traffic_plan import TrafficOptions, load
-from planner.traffic_trial import Traffic
+from planner.simulation.options import SimulationOptions
+from planner.simulation.run import choose
+from planner.traffic.load import Traffic, load
 
 MOST_TOKENS = 1 << 20
 STATED = (0.0, 0.25, 0.5, 0.75)
@@ -91,7 +92,7 @@ def _lowered(
     raw: Mapping[str, Any], configuration: str | None, stored: CalibrationLookup | None
 ) -> tuple[Traffic, str, SimulationInputs]:  # fmt: skip
     scenario = parse_scenario(raw)
-    traffic = load(scenario, stored, TrafficOptions(requests=100))
+    traffic = load(scenario, Options(requests=100, stored=stored))
     label, chosen = choose(raw, scenario, traffic.case, SimulationOptions(configuration=configuration, stored=stored))
     return traffic, label, lower_simulation(traffic.case, chosen, random=False)
 

@@ -13,11 +13,12 @@ from planner.answer import SCHEMA_VERSION, Answer, CalibrationUsed, Ranked, Rela
 from planner.launch_commands import launch_commands
 from planner.options import Options
 from planner.ranking import order, pareto_front
-from planner.traffic_answer import Findings, explanation, ranked_trial, refused, trials_of
-from planner.traffic_plan import TrafficOptions, TrafficSearch, explore, load, simulate_candidates
-from planner.traffic_probability import TOP, TOP_SEEDS, confidence, draws
-from planner.traffic_relax import Tried, conflicts, deadline_relaxations, rate_relaxation, rate_switches
-from planner.traffic_trial import Traffic, Trial, resolved_warnings
+from planner.traffic.answer import Findings, explanation, ranked_trial, refused, trials_of
+from planner.traffic.load import Traffic, load, resolved_warnings
+from planner.traffic.probability import TOP, TOP_SEEDS, confidence, draws
+from planner.traffic.relax import Tried, conflicts, deadline_relaxations, rate_relaxation, rate_switches
+from planner.traffic.search import TrafficSearch, explore, simulate_candidates
+from planner.traffic.trial import Trial
 from solvers.executors import local_executor
 from solvers.space import build_space, configuration_from
 from solvers.status import Status
@@ -30,26 +31,25 @@ def plan_traffic(scenario: Scenario, options: Options, started: float) -> Answer
     """Rank named candidates under the traffic, or search the space that the scenario leaves open."""
     if not 1 <= options.trials <= MOST_TRIALS:
         raise InputError(f"must be between 1 and {MOST_TRIALS}", path="--trials", value=options.trials)
-    wanted = TrafficOptions(options.trials, options.requests, options.seed, options.progress, options.workers)
-    traffic = load(scenario, options.stored, wanted)
+    traffic = load(scenario, options)
     trials, refusals = None, dict[str, str]()
     if scenario.candidates is not None:
-        tried, refusals = _candidates(traffic, scenario, wanted)
+        tried, refusals = _candidates(traffic, scenario, options)
         space, solver, evaluated = len(scenario.candidates), "simulation of named candidates", len(scenario.candidates)
     else:
-        search = explore(traffic, wanted)
-        tried, trials = [(str(i), *pair) for i, pair in enumerate(_distinct(search), start=1)], trials_of(search, wanted)
+        search = explore(traffic, options)
+        tried, trials = [(str(i), *pair) for i, pair in enumerate(_distinct(search), start=1)], trials_of(search, options)
         space, solver = build_space(traffic.case).size, "Optuna over simulated traffic, seeded by the exact closed form"
         evaluated = trials.tried
-    ranked = _ranked(traffic, scenario, tried, wanted)
-    findings = _findings(traffic, scenario, tried, ranked, refusals, wanted) if options.explain else Findings(refusals)
+    ranked = _ranked(traffic, scenario, tried, options)
+    findings = _findings(traffic, scenario, tried, ranked, refusals, options) if options.explain else Findings(refusals)
     return _answer(traffic, ranked, trials, findings, (space, solver, evaluated), started)
 
 
-def _candidates(traffic: Traffic, scenario: Scenario, wanted: TrafficOptions) -> tuple[Tried, dict[str, str]]:
+def _candidates(traffic: Traffic, scenario: Scenario, options: Options) -> tuple[Tried, dict[str, str]]:
     case = traffic.case
     named = {label: configuration_from(case, given, f"candidates.{label}") for label, given in (scenario.candidates or {}).items()}
-    found = simulate_candidates(traffic, named, wanted.seed)
+    found = simulate_candidates(traffic, named, options.seed)
     rows = [(label, named[label], trial) for label, trial in found.items() if isinstance(trial, Trial)]
     return rows, {label: refused(case, label, named[label], reason) for label, reason in found.items() if isinstance(reason, str)}
 
@@ -75,34 +75,34 @@ def _beats(other: Trial, one: Trial) -> bool:
     return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
 
 
-def _ranked(traffic: Traffic, scenario: Scenario, tried: Tried, wanted: TrafficOptions) -> tuple[Ranked, ...]:
+def _ranked(traffic: Traffic, scenario: Scenario, tried: Tried, options: Options) -> tuple[Ranked, ...]:
     """Ordered as every plan is, each with its probability and intervals from other draws and a slower engine."""
     found = {label: (one, trial) for label, one, trial in tried}
     ordered = order(traffic.case, [ranked_trial(traffic, label, one, trial) for label, one, trial in tried])
-    drawn = draws(traffic, scenario, wanted.requests, wanted.seed, TOP_SEEDS)
+    drawn = draws(traffic, scenario, options.requests, options.seed, TOP_SEEDS)
 
     def sure(one: Ranked) -> Ranked:
         known = confidence(drawn if one.rank <= TOP else drawn[:1], found[one.id][0])
         return one.model_copy(update={"slo_probability": known.probability, "intervals": known.intervals})
 
-    with local_executor(wanted.workers) as executor:
+    with local_executor(options.workers) as executor:
         return tuple(executor.map(sure, ordered))
 
 
 def _findings(
-    traffic: Traffic, scenario: Scenario, tried: Tried, ranked: Sequence[Ranked], refusals: dict[str, str], wanted: TrafficOptions
+    traffic: Traffic, scenario: Scenario, tried: Tried, ranked: Sequence[Ranked], refusals: dict[str, str], options: Options
 ) -> Findings:  # fmt: skip
     """What turns the answer: relaxations where nothing is on time, switch points along the rate between named candidates."""
     relaxations: tuple[Relaxation, ...] = ()
     against: tuple[str, ...] = ()
     switches: tuple[SwitchPoint, ...] = ()
     if scenario.candidates is not None:
-        switches = rate_switches(traffic, scenario, {label: one for label, one, _ in tried}, wanted.seed)
+        switches = rate_switches(traffic, scenario, {label: one for label, one, _ in tried}, options.seed)
     if not any(one.feasible for one in ranked) and tried:
         place = {one.id: one.rank for one in ranked}
         closest = sorted(tried, key=lambda row: place[row[0]])
         against = conflicts(traffic, tried)
-        relaxations = (*deadline_relaxations(closest), *rate_relaxation(traffic, scenario, closest, wanted.seed))
+        relaxations = (*deadline_relaxations(closest), *rate_relaxation(traffic, scenario, closest, options.seed))
     return Findings(refusals, against, relaxations, switches)
 
 

@@ -1,17 +1,15 @@
 """The two charts of a plan, defined once: memory against time with the feasible region (figure 8-35), and the switch map.
 
-``specification`` is Vega-Lite for any page; ``draw`` renders it without a network: the Vega runtime travels inside the HTML.
+``specification`` is Vega-Lite for any page.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from models.errors import InputError
 from planner.answer import Answer
-from planner.chart_data import (
+from planner.charts.burst_data import (
     BREAKS,
     ELSEWHERE,
     FIRST,
@@ -26,27 +24,16 @@ from planner.chart_data import (
     shared_words,
     switch_map,
 )
+from planner.charts.style import GREEN, INK, QUIET, headed, on, scale, specification_of, titled
 from planner.resolve import CalibrationLookup, resolve
 from planner.scenario_file import parse_scenario
 
 WIDTH, HEIGHT = 400, 320
-INK, FAINT, REGION, LIMIT, EMPTY, WINNING = "#24292f", "#8b949e", "#e3f3e6", "#57606a", "#eef0f2", "#1a7f4b"
+REGION, EMPTY = "#e3f3e6", "#eef0f2"
 PALETTE = ("#7a6652", "#4c7fc0", "#b8566b", "#e0963f", "#5aa77d", "#8e6bb0", "#c9a227", "#4fa3b8", "#6b8e23", "#c46a9a")
 SHAPES = {FIRST: "diamond", MEETS: "circle", BREAKS: "cross", ELSEWHERE: "square"}
 LONG = 16
 """Labels longer than this go to the legend alone."""
-THEME = {
-    "font": "Helvetica, Arial, sans-serif", "padding": 20, "background": "white", "view": {"stroke": None},
-    "axis": {
-        "grid": False, "domainColor": FAINT, "tickColor": FAINT, "labelColor": LIMIT, "titleColor": INK, "titleFontWeight": "normal",
-        "labelFontSize": 11, "titleFontSize": 12,
-    },
-    "legend": {
-        "labelColor": INK, "labelFontSize": 11, "labelLimit": 700, "symbolSize": 90, "titleColor": LIMIT,
-        "titleFontWeight": "normal", "titleLimit": 600, "symbolFillColor": LIMIT,
-    },
-    "title": {"color": INK, "fontWeight": "normal"},
-}  # fmt: skip
 
 
 def _silent(_: float) -> None:
@@ -63,14 +50,11 @@ def specification(
     found = switch_map(raw, answer, case, stored, step)
     colours = _colours(answer, found)
     first, second = memory_time(answer, limits_of(case), colours), switches(found, limits_of(case), colours)
-    title = alt.TitleParams(
-        f"{case.scenario.model.rsplit('/', maxsplit=1)[-1]} on {case.device.name}", anchor="start", fontSize=17, subtitleFontSize=12,
-        subtitle=[f"{answer.engine}, calibration {answer.calibration.name}", answer.explanation.why_winner.split("; runner-up")[0]],
-        subtitleColor=LIMIT, offset=18,
+    title = headed(
+        f"{case.scenario.model.rsplit('/', maxsplit=1)[-1]} on {case.device.name}",
+        f"{answer.engine}, calibration {answer.calibration.name}", answer.explanation.why_winner.split("; runner-up")[0],
     )  # fmt: skip
-    whole = alt.hconcat(first, second, spacing=56, title=title).resolve_scale(color="independent", shape="independent")
-    described: dict[str, Any] = json.loads(whole.to_json())
-    return described | {"config": THEME}
+    return specification_of(alt.hconcat(first, second, spacing=56, title=title).resolve_scale(color="independent", shape="independent"))
 
 
 def _colours(answer: Answer, found: SwitchMap) -> dict[str, str]:
@@ -79,7 +63,7 @@ def _colours(answer: Answer, found: SwitchMap) -> dict[str, str]:
     winners = {cell["winner"] for cell in found.cells}
     if not winners - {NOTHING} <= {one.id for one in answer.configurations}:  # a space: the map names families, the points are its best few
         named = [name for name in dict.fromkeys(cell["winner"] for cell in found.cells) if name != NOTHING]
-        return {one.id: WINNING if one.rank == 1 else LIMIT for one in answer.configurations} | _in_turn(named)
+        return {one.id: GREEN if one.rank == 1 else QUIET for one in answer.configurations} | _in_turn(named)
     return _in_turn(names)
 
 
@@ -96,54 +80,36 @@ def memory_time(answer: Answer, limits: Limits, colours: Mapping[str, str]) -> A
     top = max([(limits.deadline_s or 0) * 1.25, *(row["high"] * 1.08 for row in rows)])
     x = alt.X("gib:Q", title=f"{limits.memory_name} (GiB)", scale=alt.Scale(domain=[0, right], nice=False))
     y = alt.Y("seconds:Q", title="time to the last answer (s)", scale=alt.Scale(domain=[0, top], nice=False))
-    own = _named({row["id"]: colours[row["id"]] for row in rows})
+    own = scale({row["id"]: colours[row["id"]] for row in rows})
     present = {name: shape for name, shape in SHAPES.items() if any(row["standing"] == name for row in rows)}
-    data = _on(rows)
+    data = on(rows)
     colour = alt.Color("id:N", scale=own, legend=None)
     marks = data.mark_point(filled=True, size=160, opacity=1, stroke="white", strokeWidth=1).encode(
-        x=x, y=y, color=colour, shape=alt.Shape("standing:N", title=None, scale=_named(present), legend=_legend()),
+        x=x, y=y, color=colour, shape=alt.Shape("standing:N", title=None, scale=scale(present), legend=_legend()),
         tooltip=["id:N", alt.Tooltip("gib:Q", format=".2f"), alt.Tooltip("seconds:Q", format=".2f"), "standing:N", "settings:N"],
     )  # fmt: skip
     spread = data.mark_rule(strokeWidth=2, opacity=0.6).encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour)
-    names = _on(labelled(rows[::-1], right, top, (WIDTH, HEIGHT))).mark_text(
+    names = on(labelled(rows[::-1], right, top, (WIDTH, HEIGHT))).mark_text(
         align=alt.expr("datum.align"), dx=alt.expr("datum.dx"), dy=alt.expr("datum.dy"), fontSize=13, fontWeight="bold"
     )
     named = names.encode(x=x, y=y, text="label:N", color=colour)
     layers = [*_region(limits, right, top), spread, marks, named]
     return alt.layer(*layers).properties(
-        width=WIDTH, height=HEIGHT, title=_title("Memory against time: both limits hold in the shaded area")
+        width=WIDTH, height=HEIGHT, title=titled("Memory against time: both limits hold in the shaded area")
     )
-
-
-def _on(rows: list[dict[str, Any]]) -> Any:
-    import altair as alt  # noqa: PLC0415
-
-    return alt.Chart(alt.Data(values=rows))  # type: ignore[no-untyped-call]
-
-
-def _named(of: Mapping[str, str]) -> Any:
-    import altair as alt  # noqa: PLC0415
-
-    return alt.Scale(domain=list(of), range=list(of.values()))
 
 
 def _legend(columns: int = 4) -> Any:
     import altair as alt  # noqa: PLC0415
 
-    return alt.Legend(orient="bottom", columns=columns, offset=10)
-
-
-def _title(text: str) -> Any:
-    import altair as alt  # noqa: PLC0415
-
-    return alt.TitleParams(text, anchor="start", fontSize=13, offset=10)
+    return alt.Legend(orient="bottom", columns=columns, offset=10, symbolFillColor=QUIET)
 
 
 def _region(limits: Limits, right: float, top: float) -> list[Any]:
     """The shaded rectangle and its dashed edges, each with its limit written on it."""
     high = limits.deadline_s if limits.deadline_s is not None else top
     corner = {"x": 0.0, "x2": limits.memory_gib, "y": 0.0, "y2": high}
-    region = _on([corner]).mark_rect(color=REGION).encode(x="x:Q", x2="x2:Q", y="y:Q", y2="y2:Q")
+    region = on([corner]).mark_rect(color=REGION).encode(x="x:Q", x2="x2:Q", y="y:Q", y2="y2:Q")
     lines = [_line("x", limits.memory_gib, f"{limits.memory_gib:.4g} GiB", top)]
     if limits.deadline_s is not None:
         lines.append(_line("y", limits.deadline_s, f"{limits.deadline_s:.4g} s", right))
@@ -152,12 +118,12 @@ def _region(limits: Limits, right: float, top: float) -> list[Any]:
 
 def _line(axis: str, value: float, words: str, end: float) -> Any:
     """A dashed limit along the whole chart with its value at the far end."""
-    at = _on([{"at": value, "end": end, "words": words}])
-    rule = at.mark_rule(strokeDash=[5, 4], color=LIMIT)
+    at = on([{"at": value, "end": end, "words": words}])
+    rule = at.mark_rule(strokeDash=[5, 4], color=QUIET)
     if axis == "x":
-        text = at.mark_text(align="left", baseline="top", dx=5, dy=2, color=LIMIT).encode(x="at:Q", y="end:Q", text="words:N")
+        text = at.mark_text(align="left", baseline="top", dx=5, dy=2, color=QUIET).encode(x="at:Q", y="end:Q", text="words:N")
         return rule.encode(x="at:Q") + text
-    text = at.mark_text(align="right", baseline="bottom", dx=-2, dy=-4, color=LIMIT).encode(x="end:Q", y="at:Q", text="words:N")
+    text = at.mark_text(align="right", baseline="bottom", dx=-2, dy=-4, color=QUIET).encode(x="end:Q", y="at:Q", text="words:N")
     return rule.encode(y="at:Q") + text
 
 
@@ -169,47 +135,23 @@ def switches(found: SwitchMap, limits: Limits, colours: Mapping[str, str]) -> An
     common, short = shared_words(full)
     winners = [short[name] for name in full]
     cells = [{**cell, "winner": short.get(cell["winner"], NOTHING)} for cell in found.cells]
-    scale = _named({short[name]: colours[name] for name in full} | {NOTHING: EMPTY})
+    winners_scale = scale({short[name]: colours[name] for name in full} | {NOTHING: EMPTY})
     x = alt.Scale(type="log", domain=[1, max(cell["to_tokens"] for cell in cells)], nice=False)
     y = alt.Scale(domain=[0, found.most_gib], nice=False)
     long = any(len(name) > LONG for name in winners)
-    colour = alt.Color("winner:N", title=common or None, scale=scale, sort=[*winners, NOTHING], legend=_legend(2 if long else 5))
-    areas = _on(cells).mark_rect(strokeWidth=0.7).encode(
+    colour = alt.Color("winner:N", title=common or None, scale=winners_scale, sort=[*winners, NOTHING], legend=_legend(2 if long else 5))
+    areas = on(cells).mark_rect(strokeWidth=0.7).encode(
         x=alt.X("from_tokens:Q", title="output tokens of a request", scale=x, axis=alt.Axis(format="~s", tickCount=6)), x2="to_tokens:Q",
         y=alt.Y("from_gib:Q", title=f"limit of {limits.memory_name} (GiB)", scale=y), y2="to_gib:Q",
-        color=colour, stroke=alt.Stroke("winner:N", scale=scale, legend=None),
+        color=colour, stroke=alt.Stroke("winner:N", scale=winners_scale, legend=None),
         tooltip=["winner:N", "from_tokens:Q", alt.Tooltip("from_gib:Q", format=".2f")],
     )  # fmt: skip
     at = {"x": alt.X("tokens:Q", scale=x), "y": alt.Y("gib:Q", scale=y)}
-    written = [{**place, "ink": LIMIT if place["winner"] == NOTHING else "white"} for place in name_places(cells, WIDTH)]
-    labels = _on([place for place in written if not long or place["winner"] == NOTHING])
+    written = [{**place, "ink": QUIET if place["winner"] == NOTHING else "white"} for place in name_places(cells, WIDTH)]
+    labels = on([place for place in written if not long or place["winner"] == NOTHING])
     names = labels.mark_text(fontSize=13, fontWeight="bold").encode(**at, text="winner:N", color=alt.Color("ink:N", scale=None))
-    here = _on([{"tokens": found.tokens, "gib": found.memory_gib, "words": "this scenario"}])
+    here = on([{"tokens": found.tokens, "gib": found.memory_gib, "words": "this scenario"}])
     ring = here.mark_point(size=130, color=INK, strokeWidth=2.2, opacity=1).encode(**at)
     label = here.mark_text(dy=-14, color=INK, fontSize=12).encode(**at, text="words:N")
-    title = _title("Who wins at which memory limit and output length" + (" (a sample of the space)" if found.sampled else ""))
+    title = titled("Who wins at which memory limit and output length" + (" (a sample of the space)" if found.sampled else ""))
     return alt.layer(areas, names, ring, label).properties(width=WIDTH, height=HEIGHT, title=title)
-
-
-def draw(
-    raw: Mapping[str, Any], answer: Answer, suffix: str, stored: CalibrationLookup | None = None, step: Callable[[float], None] = _silent
-) -> bytes:  # fmt: skip
-    """The charts as the bytes of a ``.png``, ``.svg`` or self-contained ``.html`` file; simulated answers have their own."""
-    if any(one.simulated is not None for one in answer.configurations):
-        from planner import traffic_charts  # noqa: PLC0415
-
-        return render(traffic_charts.specification(raw, answer), suffix)
-    return render(specification(raw, answer, stored, step), suffix)
-
-
-def render(whole: dict[str, Any], suffix: str) -> bytes:
-    """A specification as a file of that kind."""
-    import vl_convert  # noqa: PLC0415
-
-    if suffix == ".png":
-        return bytes(vl_convert.vegalite_to_png(whole, scale=2))
-    if suffix == ".svg":
-        return str(vl_convert.vegalite_to_svg(whole)).encode()
-    if suffix == ".html":
-        return str(vl_convert.vegalite_to_html(whole, bundle=True)).encode()
-    raise InputError("unknown kind of chart file", path="--plot", value=suffix, way_out="end it in .png, .svg or .html")

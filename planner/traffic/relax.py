@@ -15,8 +15,9 @@ from models.describe.scenario import Scenario
 from models.errors import GoodputError
 from planner.answer import Relaxation, SwitchPoint
 from planner.predict import outward
-from planner.traffic_load import requests_of, scaled
-from planner.traffic_trial import Traffic, Trial, run
+from planner.traffic.load import Traffic
+from planner.traffic.requests import requests_of, scaled
+from planner.traffic.trial import Trial, run
 
 Tried = Sequence[tuple[str, Configuration, Trial]]
 FEW = 6

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from models.describe.scenario import Scenario
 from models.errors import ContradictionError, InputError
 from models.knee import Engine, Knee, goodput_curve, knee
 from models.knee import Traffic as DrawTraffic
 from models.lower_simulation import SimulationInputs
 from models.simulation_summary import SimulationSummary
 from models.simulation_types import RequestArrays
-from planner.simulation_answer import Curve, KneeFound, finite
-from planner.traffic_load import offered_rate, requests_of, scaled
-from planner.traffic_trial import Traffic
-
-if TYPE_CHECKING:
-    from models.describe.scenario import Scenario
-    from planner.simulation import SimulationOptions
+from planner.simulation.answer import Curve, KneeFound, finite
+from planner.simulation.options import SimulationOptions
+from planner.traffic.load import Traffic
+from planner.traffic.requests import offered_rate, requests_of, scaled
 
 SEEDS = 5
 DOUBLINGS = 12

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from planner.charts import THEME, render
+from planner.charts.style import BLUE, RED, on, render, specification_of, titled
 
 
 def residual_specification(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -22,23 +21,16 @@ def residual_specification(documents: Sequence[Mapping[str, Any]]) -> dict[str, 
             for name, _, predicted, residual in document["points"]
         ]
         noise = document["fit"]["noise_sd"]
-        band = alt.Chart(_data([{"low": math.expm1(-1.645 * noise), "high": math.expm1(1.645 * noise)}])).mark_rect(opacity=0.15)
-        marks = alt.Chart(_data(rows)).mark_point(filled=True, size=50).encode(
+        band = on([{"low": math.expm1(-1.645 * noise), "high": math.expm1(1.645 * noise)}]).mark_rect(opacity=0.15)
+        marks = on(rows).mark_point(filled=True, size=50).encode(
             x=alt.X("predicted:Q", scale=alt.Scale(type="log"), title="predicted (s)"),
             y=alt.Y("error:Q", axis=alt.Axis(format="+%"), title="measured against predicted"),
-            color=alt.Color("standing:N", scale=alt.Scale(domain=["fits", "outlier"], range=["#4c7fc0", "#b8566b"]), title=None),
+            color=alt.Color("standing:N", scale=alt.Scale(domain=["fits", "outlier"], range=[BLUE, RED]), title=None),
             tooltip=["run:N", "predicted:Q", alt.Tooltip("error:Q", format="+.1%")],
         )  # fmt: skip
         title = f"{document['name']}@{document['version']}: residuals of {len(rows)} measurements, 90 % of the noise shaded"
-        panels.append(alt.layer(band.encode(y="low:Q", y2="high:Q"), marks).properties(width=520, height=260, title=title))
-    described: dict[str, Any] = json.loads(alt.vconcat(*panels).to_json())
-    return described | {"config": THEME}
-
-
-def _data(rows: list[dict[str, Any]]) -> Any:
-    import altair as alt  # noqa: PLC0415
-
-    return alt.Data(values=rows)  # type: ignore[no-untyped-call]
+        panels.append(alt.layer(band.encode(y="low:Q", y2="high:Q"), marks).properties(width=520, height=260, title=titled(title)))
+    return specification_of(alt.vconcat(*panels))
 
 
 def draw_residuals(documents: Sequence[Mapping[str, Any]], kind: str) -> bytes:

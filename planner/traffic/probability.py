@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from models.describe.configuration import Configuration
 from models.describe.scenario import Scenario
 from models.errors import GoodputError
-from planner.traffic_load import requests_of
-from planner.traffic_trial import Traffic, Trial, run
+from planner.traffic.load import Traffic
+from planner.traffic.requests import requests_of
+from planner.traffic.trial import Trial, run
 
 Z90 = 1.6448536269514722
 WIDEST = 3.0

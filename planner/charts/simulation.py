@@ -5,7 +5,6 @@ The timeline shows the first requests; the pool and the queue the whole run; the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,14 +12,14 @@ import numpy as np
 
 from models.kernels.scheduler_state import PREFILL_ROW
 from models.simulation_types import Records
-from planner.charts import THEME
-from planner.simulation import Simulated
-from planner.simulation_answer import KneeFound, SimulationAnswer
+from planner.charts.style import BLUE, FAINT, LEAF, RED, headed, on, specification_of, titled
+from planner.simulation.answer import KneeFound, SimulationAnswer
+from planner.simulation.run import Simulated
 
 SHOWN = 40
 MOST_BANDS = 3000
 WIDTH, ROW_HEIGHT = 720, 13
-PREFILL, DECODE, ARRIVAL, INK, FAINT = "#4c7fc0", "#5aa77d", "#b8566b", "#24292f", "#8b949e"
+PREFILL, DECODE, ARRIVAL = BLUE, LEAF, RED
 GIB = 2**30
 
 
@@ -34,14 +33,12 @@ def specification(raw: Mapping[str, Any], found: Simulated) -> dict[str, Any]:
         charts.append(curve(answer.knee))
     model = str(raw["model"]).rsplit("/", maxsplit=1)[-1]
     offered = f", {answer.offered_per_s:.4g} requests a second" if answer.offered_per_s else ""
-    title = alt.TitleParams(
-        f"{model} on {raw['hardware']['device']}: {answer.configuration}", anchor="start", fontSize=17, subtitleFontSize=12,
-        subtitle=[f"{answer.engine}, {answer.policy} scheduling, calibration {answer.calibration.name}, seed {answer.seed}{offered}"],
-        subtitleColor=FAINT, offset=14,
+    title = headed(
+        f"{model} on {raw['hardware']['device']}: {answer.configuration}",
+        f"{answer.engine}, {answer.policy} scheduling, calibration {answer.calibration.name}, seed {answer.seed}{offered}",
     )  # fmt: skip
     whole = alt.vconcat(*charts, spacing=28, title=title).resolve_scale(color="independent", shape="independent", x="independent")
-    described: dict[str, Any] = json.loads(whole.to_json())
-    return described | {"config": THEME}
+    return specification_of(whole)
 
 
 def bands(rows: Records, shown: int = SHOWN, most: int = MOST_BANDS) -> list[dict[str, Any]]:
@@ -76,12 +73,12 @@ def timeline(found: Simulated) -> Any:
     colour = alt.Color(
         "phase:N", title=None, scale=alt.Scale(domain=["prefill", "decode"], range=[PREFILL, DECODE]), legend=alt.Legend(orient="top")
     )
-    bars = _on(steps).mark_bar(height={"band": 0.72}, stroke="white", strokeWidth=0.4 if len(steps) < MOST_BANDS else 0).encode(
+    bars = on(steps).mark_bar(height={"band": 0.72}, stroke="white", strokeWidth=0.4 if len(steps) < MOST_BANDS else 0).encode(
         x=alt.X("from:Q", title="seconds"), x2="to:Q", y=y, color=colour, tooltip=["request:O", "phase:N", "from:Q", "to:Q", "tokens:Q"]
     )  # fmt: skip
-    marks = _on(arrivals).mark_point(shape="triangle-right", filled=True, size=46, color=ARRIVAL, opacity=1).encode(x="at:Q", y=y)
+    marks = on(arrivals).mark_point(shape="triangle-right", filled=True, size=46, color=ARRIVAL, opacity=1).encode(x="at:Q", y=y)
     words = f"The first {shown} requests" if shown < len(records) else "Every request"
-    title = alt.TitleParams(f"{words}: a triangle is an arrival, an empty stretch after it is queueing", anchor="start", fontSize=13)
+    title = titled(f"{words}: a triangle is an arrival, an empty stretch after it is queueing")
     return alt.layer(bars, marks).properties(width=WIDTH, height=max(60, ROW_HEIGHT * shown), title=title)
 
 
@@ -92,19 +89,19 @@ def over_time(answer: SimulationAnswer) -> list[Any]:
     samples = [{"at": s.time_s, "gib": s.kv_bytes / GIB, "running": s.running, "waiting": s.waiting} for s in answer.samples]
     if len(samples) < 2:
         return []
-    pool = _on([{"limit": answer.pool_bytes / GIB}]).mark_rule(strokeDash=[5, 4], color=FAINT).encode(y="limit:Q")
-    used = _on(samples).mark_area(color=PREFILL, opacity=0.35, line={"color": PREFILL}, interpolate="step-after").encode(
+    pool = on([{"limit": answer.pool_bytes / GIB}]).mark_rule(strokeDash=[5, 4], color=FAINT).encode(y="limit:Q")
+    used = on(samples).mark_area(color=PREFILL, opacity=0.35, line={"color": PREFILL}, interpolate="step-after").encode(
         x=alt.X("at:Q", title="seconds", scale=alt.Scale(domainMin=0)), y=alt.Y("gib:Q", title="KV (GiB)")
     )  # fmt: skip
     long = [{"at": s["at"], "requests": s[name], "which": name} for s in samples for name in ("running", "waiting")]
     colour = alt.Color(
         "which:N", title=None, scale=alt.Scale(domain=["running", "waiting"], range=[DECODE, ARRIVAL]), legend=alt.Legend(orient="top")
     )
-    queue = _on(long).mark_line(interpolate="step-after", strokeWidth=1.5).encode(
+    queue = on(long).mark_line(interpolate="step-after", strokeWidth=1.5).encode(
         x=alt.X("at:Q", title="seconds", scale=alt.Scale(domainMin=0)), y=alt.Y("requests:Q", title="requests"), color=colour
     )  # fmt: skip
-    first = alt.layer(used, pool).properties(width=WIDTH, height=110, title=_title("KV in use; the dashed line is the pool"))
-    return [first, queue.properties(width=WIDTH, height=110, title=_title("Requests running and waiting"))]
+    first = alt.layer(used, pool).properties(width=WIDTH, height=110, title=titled("KV in use; the dashed line is the pool"))
+    return [first, queue.properties(width=WIDTH, height=110, title=titled("Requests running and waiting"))]
 
 
 def curve(found: KneeFound) -> Any:
@@ -120,22 +117,10 @@ def curve(found: KneeFound) -> Any:
         "which:N", title=None, scale=alt.Scale(domain=["throughput", "goodput"], range=[FAINT, DECODE]), legend=alt.Legend(orient="top")
     )
     x = alt.X("rate:Q", title="arrivals a second")
-    lines = _on(long).mark_line(point=True).encode(x=x, y=alt.Y("value:Q", title="requests a second"), color=colour)
-    at = _on([{"rate": found.rate_per_s, "low": found.low_per_s, "high": found.high_per_s, "words": f"knee {found.rate_per_s:.3g} /s"}])
+    lines = on(long).mark_line(point=True).encode(x=x, y=alt.Y("value:Q", title="requests a second"), color=colour)
+    at = on([{"rate": found.rate_per_s, "low": found.low_per_s, "high": found.high_per_s, "words": f"knee {found.rate_per_s:.3g} /s"}])
     span = at.mark_rect(color=ARRIVAL, opacity=0.15).encode(x=alt.X("low:Q", title="arrivals a second"), x2="high:Q")
     rule = at.mark_rule(color=ARRIVAL, strokeWidth=1.5).encode(x=x)
     text = at.mark_text(align="left", dx=6, y=8, color=ARRIVAL, fontWeight="bold").encode(x=x, text="words:N")
     words = f"Goodput against rate; the band is the {found.confidence:.0%} interval of the knee"
-    return alt.layer(span, lines, rule, text).properties(width=WIDTH, height=220, title=_title(words))
-
-
-def _on(rows: list[dict[str, Any]]) -> Any:
-    import altair as alt  # noqa: PLC0415
-
-    return alt.Chart(alt.Data(values=rows))  # type: ignore[no-untyped-call]
-
-
-def _title(text: str) -> Any:
-    import altair as alt  # noqa: PLC0415
-
-    return alt.TitleParams(text, anchor="start", fontSize=13, color=INK)
+    return alt.layer(span, lines, rule, text).properties(width=WIDTH, height=220, title=titled(words))

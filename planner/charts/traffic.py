@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from planner.answer import Answer, Trials
-from planner.charts import INK, LIMIT, THEME, WINNING
+from planner.charts.style import GREEN, INK, QUIET, headed, on, specification_of, titled
 
 WIDTH, HEIGHT = 400, 300
 METRICS = {"ttft_s": "p95 first token (s)", "e2e_s": "p95 answer (s)"}
@@ -20,13 +19,11 @@ def specification(raw: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
     charts = [standing(answer, name, title) for name, title in METRICS.items()]
     if answer.trials is not None and answer.trials.history:
         charts.insert(0, progress(answer.trials, answer.objective))
-    title = alt.TitleParams(
-        f"{str(raw['model']).rsplit('/', maxsplit=1)[-1]} on {raw['hardware']['device']}", anchor="start", fontSize=17, offset=18,
-        subtitle=[f"{answer.engine}, calibration {answer.calibration.name}", answer.explanation.why_winner.split("; runner-up")[0]],
-        subtitleColor=LIMIT, subtitleFontSize=12,
+    title = headed(
+        f"{str(raw['model']).rsplit('/', maxsplit=1)[-1]} on {raw['hardware']['device']}",
+        f"{answer.engine}, calibration {answer.calibration.name}", answer.explanation.why_winner.split("; runner-up")[0],
     )  # fmt: skip
-    described: dict[str, Any] = json.loads(alt.hconcat(*charts, spacing=48, title=title).to_json())
-    return described | {"config": THEME}
+    return specification_of(alt.hconcat(*charts, spacing=48, title=title))
 
 
 def progress(trials: Trials, objective: str) -> Any:
@@ -37,14 +34,14 @@ def progress(trials: Trials, objective: str) -> Any:
     steps.append({"trial": trials.tried, "best": trials.history[-1][1]})
     y = alt.Y("best:Q", title=objective.replace("_", " "), scale=alt.Scale(zero=False))
     layers = [
-        _on(steps).mark_line(interpolate="step-after", color=WINNING, point=True).encode(
+        on(steps).mark_line(interpolate="step-after", color=GREEN, point=True).encode(
             x=alt.X("trial:Q", title="trial", scale=alt.Scale(domain=[0, trials.tried], nice=False)), y=y
         )
     ]  # fmt: skip
     if trials.closed_form is not None:
-        layers.append(_on([{"best": trials.closed_form}]).mark_rule(strokeDash=[5, 4], color=LIMIT).encode(y="best:Q"))
+        layers.append(on([{"best": trials.closed_form}]).mark_rule(strokeDash=[5, 4], color=QUIET).encode(y="best:Q"))
     words = f"{trials.tried} trials, {trials.pruned} abandoned; dashed: the closed form's choice"
-    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=_title(words))
+    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=titled(words))
 
 
 def standing(answer: Answer, metric: str, title: str) -> Any:
@@ -60,24 +57,12 @@ def standing(answer: Answer, metric: str, title: str) -> Any:
             state = "first" if one.rank == 1 and one.feasible else "on time" if one.feasible else "late"
             rows.append({"id": one.id, "goodput": one.throughput.goodput_per_s, "at": value, "low": low, "high": high, "state": state})
     colour = alt.Color(
-        "state:N", title=None, scale=alt.Scale(domain=["first", "on time", "late"], range=[WINNING, "#4c7fc0", "#b8566b"]),
+        "state:N", title=None, scale=alt.Scale(domain=["first", "on time", "late"], range=[GREEN, "#4c7fc0", "#b8566b"]),
         legend=alt.Legend(orient="bottom"),
     )  # fmt: skip
     x = alt.X("at:Q", title=title, scale=alt.Scale(type="log", nice=False, padding=12))
     y = alt.Y("goodput:Q", title="goodput (requests a second)", scale=alt.Scale(zero=False, padding=14))
-    marks = _on(rows).mark_point(filled=True, size=110, opacity=1).encode(x=x, y=y, color=colour, tooltip=["id:N", "at:Q", "goodput:Q"])
-    spread = _on(rows).mark_rule(opacity=0.35).encode(x=alt.X("low:Q"), x2="high:Q", y=y, color=colour)
-    names = _on(rows).mark_text(dx=9, dy=-8, fontSize=11, color=INK).encode(x=x, y=y, text="id:N")
-    return alt.layer(spread, marks, names).properties(width=WIDTH, height=HEIGHT, title=_title(f"Goodput against {title[:-4]}"))
-
-
-def _on(rows: list[dict[str, Any]]) -> Any:
-    import altair as alt  # noqa: PLC0415
-
-    return alt.Chart(alt.Data(values=rows))  # type: ignore[no-untyped-call]
-
-
-def _title(text: str) -> Any:
-    import altair as alt  # noqa: PLC0415
-
-    return alt.TitleParams(text, anchor="start", fontSize=13, offset=10)
+    marks = on(rows).mark_point(filled=True, size=110, opacity=1).encode(x=x, y=y, color=colour, tooltip=["id:N", "at:Q", "goodput:Q"])
+    spread = on(rows).mark_rule(opacity=0.35).encode(x=alt.X("low:Q"), x2="high:Q", y=y, color=colour)
+    names = on(rows).mark_text(dx=9, dy=-8, fontSize=11, color=INK).encode(x=x, y=y, text="id:N")
+    return alt.layer(spread, marks, names).properties(width=WIDTH, height=HEIGHT, title=titled(f"Goodput against {title[:-4]}"))

@@ -1,0 +1,1 @@
+"""Charts, each defined once as Vega-Lite and rendered without a network (``style.render``)."""
