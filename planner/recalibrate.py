@@ -7,7 +7,7 @@ The fit is ``models.calibration.step_fit``. A calibration document holds the des
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from models.calibration.document import Scope, calibrated, from_document, to_document
 from models.calibration.evidence import Evidence, from_steps, step_of
-from models.calibration.posterior import Drift, Posterior, borrow, drift, interval
+from models.calibration.posterior import Drift, Posterior, drift, interval
 from models.calibration.prior import Prior
 from models.calibration.step_fit import fit_steps
 from models.catalog.calibrations_catalog import SPECIFICATION, load_calibration
@@ -26,6 +26,7 @@ from models.facts.kv import kv_bytes_per_token
 from models.kernels.step import StepModel
 from planner.observations import collective, fitted_names, material, template_of
 from planner.ports import CalibrationStore, RunStore, StoredCalibration, StoredRun
+from planner.relatives import Relative, borrowed, relatives_of
 from planner.run_groups import Group, Key, Unused, Wanted, grouped
 
 _PREFILLS = ([(512, 0)], [(2048, 0)], [(8192, 0)], [(2048, 8192)])
@@ -72,7 +73,7 @@ def recalibrate(
     return tuple((calibrations.append(f.calibration.name, f.document, f.run_ids), f) for f in fitted)
 
 
-def fit_group(group: Group, name: str, *, relatives: Mapping[str, Posterior], today: str) -> Fitted:
+def fit_group(group: Group, name: str, *, relatives: Sequence[Relative], today: str) -> Fitted:
     """The posterior of one group as a calibration; no usable run is an error that says why each was not used."""
     found = material(group)
     evidence = found.evidence
@@ -92,7 +93,7 @@ def fit_group(group: Group, name: str, *, relatives: Mapping[str, Posterior], to
     points = tuple(
         (n, float(m), float(p), float(r)) for n, m, p, r in zip(evidence.names, measured, predicted, posterior.residuals, strict=True)
     )
-    return Fitted(group.key, calibration, posterior, points, tuple(found.unused), used, tuple(relatives))
+    return Fitted(group.key, calibration, posterior, points, tuple(found.unused), used, tuple(map(str, relatives)))
 
 
 def _template(group: Group, base: Physical) -> StepModel:
@@ -101,21 +102,10 @@ def _template(group: Group, base: Physical) -> StepModel:
     return template_of(group.architecture, group.device, ranks)._replace(collective_per_token_s=per_token)
 
 
-def _prior(group: Group, relatives: Mapping[str, Posterior]) -> Prior:
-    """The specification, or what other models on this device and engine say where some are calibrated."""
+def _prior(group: Group, relatives: Sequence[Relative]) -> Prior:
+    """The specification, narrowed by what calibrations of this device and of its class say."""
     prior = step_prior(fitted_names(group.key.tensor_parallel))
-    return borrow(tuple(relatives.values()), prior) if relatives else prior
-
-
-def relatives_of(key: Key, known: Iterable[StoredCalibration]) -> dict[str, Posterior]:
-    """Newest posteriors of other models on the same device, engine and use of graphs."""
-    found: dict[str, Posterior] = {}
-    for stored in known:
-        described = stored.document.get("calibration", {})
-        same = all(described.get(n) == getattr(key, n) for n in ("device", "engine", "cuda_graphs"))
-        if same and described.get("model") != key.model and "fit" in stored.document and stored.name not in found:
-            found[stored.name] = from_document(stored.document["fit"])
-    return found
+    return borrowed(relatives, prior)
 
 
 def _scope(group: Group) -> Scope:

@@ -76,7 +76,7 @@ def one_view(document: dict[str, Any]) -> list[Any]:
         shown += parts.section("Parameters", _parameters(fit))
         shown += parts.section("Residuals", parts.listing(_residuals(document)))
     if document.get("borrowed_from"):
-        shown += parts.section("Prior from", parts.listing([("", ", ".join(document["borrowed_from"]))]))
+        shown += parts.section("Prior from", parts.listing(("", one) for one in document["borrowed_from"]))
     if document.get("unused"):
         shown += parts.section("Not used", parts.listing(_unused(document["unused"])))
     notes = [f"{s['what']}: {s['reference']}, {s['date']}" for s in described["sources"][:12]]

@@ -26,6 +26,11 @@ class Device:
     disagreements: tuple[str, ...]
     note: str = ""
 
+    @property
+    def family(self) -> str:
+        """First word of the architecture: Hopper, Ada, Blackwell, CDNA, ..."""
+        return self.architecture.split(maxsplit=1)[0]
+
     def peak(self, precision: str) -> float:
         """Dense peak of a precision, FLOP/s."""
         found = self.peaks.get(precision)

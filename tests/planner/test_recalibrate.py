@@ -157,7 +157,7 @@ def test_another_model_borrows_from_the_device(database, tmp_path):
     (tmp_path / "other.csv").write_text(table)
     put(database, tmp_path / "other.csv", made.COLUMNS, model="Qwen/Qwen3-14B")
     _, second = fit(database, model="Qwen/Qwen3-14B")
-    assert second.borrowed == (first.calibration.name,)
+    assert second.borrowed == (f"{first.calibration.name}@1 (same device)",)
     at = second.posterior.names.index("matmul_efficiency")  # one decode step says nothing of it
     alone = 0.25  # the specification's width
     assert math.sqrt(second.posterior.covariance[at, at]) < alone
