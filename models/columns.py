@@ -62,6 +62,10 @@ class Columns:
     collective_s: Floats
     collective_per_token_s: Floats
     kv_conversion_s: Floats
+    kv_conversion_s_per_byte: Floats
+    short_pair_cost: Floats  # a pair of few new rows against one of a long chunk
+    row_pair_cost: Floats  # of the pairs of a decoding row: the same, or 1 where the engine has but one attention kernel
+    chunk_pair_cost: Floats  # of the pairs of a prompt's chunk
     captured: Ints  # row index into ``capture_table``; -1: no graphs
     capture_table: Ints  # (sets, width) captured row counts, ascending, padded with the last
     # offload

@@ -17,6 +17,7 @@ from models.columns import Columns
 from models.describe.architecture import Architecture
 from models.describe.calibration import Affine, Calibration, Physical, Table
 from models.describe.configuration import Configuration, DraftSource, KvFormat
+from models.describe.engine import ALWAYS_SHORT
 from models.describe.hardware import Device
 from models.drafts import draft_shape
 from models.errors import NotCoveredError
@@ -144,8 +145,21 @@ def _traffic(case: Case, tp: int, kv_format: KvFormat, sharing: bool) -> Row:  #
         "kv_private_read": float(tp * r.samples * (whole - once + state)), "kv_shared_read": float(tp * once),
         "kv_cached_read": float(tp * cached), "kv_chunk_read": float(tp * (half + state)),
         "context": context, "row_attention_flops": row_attention_flops(arch, context),
-        "kv_conversion_s": case.calibration.kv_conversion_s.get(kv_format, 0.0),
+        **_format_costs(case, kv_format),
         "probability_correct": probability_correct(r.quality, kv_format),
+    }  # fmt: skip
+
+
+def _format_costs(case: Case, kv_format: KvFormat) -> Row:
+    """What a stored format costs beside its bytes: conversion, and pairs of the attention kernel that it runs in."""
+    form, tiled = case.calibration.decode, case.engine.tiled_from(case.device.architecture, kv_format)
+    known = form if isinstance(form, Physical) else None
+    short = known.short_pair_cost.get(kv_format, 1.0) if known else 1.0
+    return {
+        "kv_conversion_s": case.calibration.kv_conversion_s.get(kv_format, 0.0),
+        "kv_conversion_s_per_byte": known.kv_conversion_s_per_byte.get(kv_format, 0.0) if known else 0.0,
+        "short_pair_cost": short, "row_pair_cost": short if tiled > 1 else 1.0,
+        "chunk_pair_cost": short if tiled >= ALWAYS_SHORT else 1.0,
     }  # fmt: skip
 
 

@@ -68,6 +68,8 @@ def lower_simulation(
         kv_bytes_per_token=float(((k.kv_private_read / k.samples + k.kv_shared_read) / k.context)[0]),
         shared_read_once=case.calibration.shared_prefix_read == "once", constant_context=_constant(case),
         graph_sizes=captured_rows(case, (configuration.draft, configuration.draft_tokens), graphs),
+        micro_batch=configuration.max_num_batched_tokens if case.engine.separate_batches else 0,
+        tiled_from=case.engine.tiled_from(case.device.architecture, configuration.kv_format),
         delivery_s=case.calibration.delivery_s, **_speculation(case, configuration, random=random),
     )  # fmt: skip
     return SimulationInputs(engine, prefill, decode, configuration.tensor_parallel, pool * 1024)
@@ -111,7 +113,8 @@ def _bare(k: Columns, per_pair: Any) -> StepModel:
 
 def _plain(model: StepModel) -> StepModel:
     """The first branch of a model of arrays, as plain numbers."""
-    return StepModel(int(model.form), *(float(np.ravel(np.asarray(value))[0]) for value in model[1:]))
+    numbers = {name: float(np.ravel(np.asarray(getattr(model, name)))[0]) for name in model._fields if name not in ("form", "by_format")}
+    return model._replace(**numbers)  # type: ignore[arg-type]
 
 
 def _pool(case: Case, k: Columns, configuration: Configuration) -> int:

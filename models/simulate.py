@@ -54,7 +54,14 @@ def graph_padding(sizes: tuple[int, ...]) -> Integers:
 
 
 def _settings(
-    engine: EngineParameters, requests: RequestArrays, *, one_model: bool, seed: int, stop: EarlyStop | None, timeline: bool
+    engine: EngineParameters,
+    requests: RequestArrays,
+    *,
+    one_model: bool,
+    pair_cost: float,
+    seed: int,
+    stop: EarlyStop | None,
+    timeline: bool,
 ) -> Records:
     record = np.zeros(1, memory.SETTINGS)
     random = engine.acceptance is not None
@@ -63,7 +70,8 @@ def _settings(
         "policy": engine.policy, "max_num_seqs": engine.max_num_seqs, "token_budget": engine.token_budget, "chunk_cap": engine.chunk_cap,
         "block_tokens": engine.block_tokens, "total_blocks": engine.kv_blocks, "reserve": engine.reserve, "cache": engine.cache,
         "max_model_len": engine.max_model_len, "admission_limit": engine.admission_limit, "deadline_aware": engine.deadline_aware,
-        "one_model": one_model, "rows": engine.draft_tokens + 1, "random": random,
+        "one_model": one_model, "micro_batch": engine.micro_batch, "tiled_from": engine.tiled_from, "short_pair_cost": pair_cost,
+        "rows": engine.draft_tokens + 1, "random": random,
         "per_round": random or (paged and engine.draft_tokens > 0), "constant_context": engine.constant_context,
         "tokens_per_round": expected_tokens(engine), "kv_bytes": engine.kv_bytes_per_token, "state_bytes": engine.state_bytes_per_sequence,
         "shared_read_once": engine.shared_read_once, "seed": seed, "every_iteration": timeline,
@@ -162,9 +170,11 @@ def simulate(
     from models.kernels.scheduler import run_scheduler  # noqa: PLC0415  compiled code loads only where something is simulated
 
     count = len(requests)
-    one_model = decode is None or decode == prefill
+    one_model = engine.micro_batch == 0 and (decode is None or decode == prefill)
     tree = requests.prefixes if requests.prefixes is not None and engine.cache != Cache.OFF else PrefixTree.empty(0)
-    settings = _settings(engine, requests, one_model=one_model, seed=seed, stop=early_stop, timeline=timeline)
+    settings = _settings(
+        engine, requests, one_model=one_model, pair_cost=prefill.short_pair_cost, seed=seed, stop=early_stop, timeline=timeline
+    )
     span = float(requests.arrival.max(initial=0.0))
     state, nodes = _state(engine, max(span / SAMPLES * 2, 1e-3)), _nodes(tree, engine)
     links = np.zeros(len(nodes) + count if engine.cache != Cache.OFF else 1, memory.LINK)

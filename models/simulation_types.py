@@ -158,6 +158,8 @@ class EngineParameters:
     tokens_per_round: float = 1.0  # expected acceptance
     acceptance: tuple[float, ...] | None = None  # random acceptance by position; overrides tokens_per_round
     graph_sizes: tuple[int, ...] = ()  # captured row counts; rows pad up to the next
+    micro_batch: int = 0  # rows of an execution batch; decoders and prompts then run one after the other (llama.cpp); 0: all together
+    tiled_from: int = 0  # new rows of a sequence in an execution batch from which a pair costs 1, below: the step model's short_pair_cost
     seconds_by_rows: tuple[float, ...] = ()  # measured seconds added for a step of n rows (the last entry holds beyond)
     delivery_s: float = 0.0  # from the engine to the client, on every token
 
@@ -170,6 +172,8 @@ class EngineParameters:
                 f"{self.max_num_seqs} sequences of {self.draft_tokens + 1} rows do not fit into one step",
                 path="engine.max_num_batched_tokens", value=self.token_budget, way_out=f"raise it to at least {rows} or lower max_num_seqs",
             )  # fmt: skip
+        if min(self.micro_batch, self.tiled_from) < 0:
+            raise InputError("micro_batch and tiled_from start at 0", path="engine", value=(self.micro_batch, self.tiled_from))
         if not 1.0 <= self.tokens_per_round <= self.draft_tokens + 1:
             raise ContradictionError(
                 f"{self.draft_tokens} draft tokens emit 1 to {self.draft_tokens + 1} tokens a round",

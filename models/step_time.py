@@ -76,7 +76,7 @@ def _prefill_stepwise(form: PrefillForm, k: Columns, x: Ints, n: Ints, c: Ints) 
     def step(tokens: Ints) -> Floats:
         share = tokens / k.new_tokens  # requests' worth of tokens in the step
         read = np.maximum(share, 1.0) * k.kv_chunk_read
-        return np.asarray(step_seconds(model, tokens, share, share * k.pairs, read, np.minimum(x, np.ceil(share))))
+        return np.asarray(step_seconds(model, tokens, share, share * k.pairs * k.chunk_pair_cost, read, np.minimum(x, np.ceil(share))))
 
     return (n - 1) * step(full) + step(tail)
 
@@ -140,7 +140,7 @@ def _round_table(form: DecodeForm, k: Columns, x: Ints) -> Floats:
 
 def _round_stepwise(form: DecodeForm, k: Columns, x: Ints) -> Floats:
     rows = k.padded_rows(round_rows(k, x))
-    pairs = round_rows(k, x) * k.context
+    pairs = round_rows(k, x) * k.context * k.row_pair_cost
     kv = x * k.kv_private_read + k.kv_shared_read
     return np.asarray(step_seconds(step_model(form, k, k.row_attention_flops / k.context), rows, rows, pairs, kv, x * k.samples))
 
@@ -163,6 +163,7 @@ def step_model(form: PrefillForm | DecodeForm, k: Columns, flops_per_pair: Float
     return StepModel(
         PHYSICAL, *work, *reads,  # type: ignore[arg-type]
         matmul_efficiency=form.matmul_efficiency, half_rows=form.half_rows, attention_efficiency=form.attention_efficiency,
+        short_pair_cost=k.short_pair_cost, conversion_s_per_byte=k.kv_conversion_s_per_byte,  # type: ignore[arg-type]
         bandwidth_efficiency=form.bandwidth_efficiency, overlap=form.overlap, host_s=k.host_s,  # type: ignore[arg-type]
         host_per_sequence_s=form.host_per_sequence_s, host_overlap=form.host_overlap,
         collective_s=k.collective_s, collective_per_token_s=k.collective_per_token_s,  # type: ignore[arg-type]

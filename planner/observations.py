@@ -15,8 +15,11 @@ from models.calibration.evidence import Evidence, StepObservation, from_serving,
 from models.calibration.evidence import ServingObservation as ClosedLoop
 from models.calibration.phases import Phase, from_phases
 from models.calibration.template import step_template
+from models.catalog.engines import load_engine
 from models.catalog.step_prior import SINGLE
 from models.describe.architecture import Architecture
+from models.describe.configuration import KvFormat
+from models.describe.engine import Engine
 from models.describe.hardware import Device
 from models.errors import CalibrationError, GoodputError, NotCoveredError
 from models.facts.formats import kv_format
@@ -29,6 +32,7 @@ from planner.records import StepObservation as Measured
 from planner.run_groups import Group, Unused
 
 _MOST_REUSED = 0.02  # prefix hits above this share change what a prompt costs
+_MICRO_BATCH = 512  # llama.cpp's default --ubatch-size
 _STEADY = 2  # requests for each client below which a closed loop never leaves its start
 
 
@@ -56,7 +60,9 @@ def template_of(architecture: Architecture, device: Device, tensor_parallel: int
 def material(group: Group) -> Material:
     """Phases and closed loops of every run of ``group``."""
     found = Material()
-    shape = _Shape(group.architecture, group.key.tensor_parallel, template_of(group.architecture, group.device, group.key.tensor_parallel))
+    key = group.key
+    template = template_of(group.architecture, group.device, key.tensor_parallel)
+    shape = _Shape(group.architecture, key.tensor_parallel, template, load_engine(key.engine), group.device.architecture)
     for run in group.runs:
         _take(run, shape, found)
     return found
@@ -67,20 +73,38 @@ class _Shape:
     architecture: Architecture
     ranks: int
     template: StepModel
+    engine: Engine
+    device: str  # its architecture
+
+    def tiled_from(self, stored: str) -> int:
+        """New rows from which attention over a cache in ``stored`` runs its kernel for long chunks; 0 where there is but one."""
+        return self.engine.tiled_from(self.device, configurable(stored))
 
     def step(self, groups: Sequence[SequenceGroup], heads: float, stored: str) -> StepObservation:
-        """One engine step of ``groups`` (new and cached tokens are totals over each group)."""
-        pairs, read = 0.0, 0.0
+        """One execution batch of ``groups`` (new and cached tokens are totals over each group)."""
+        pairs, short, read, tiled = 0.0, 0.0, 0.0, self.tiled_from(stored)
         for group in groups:
             assert group.context_tokens is not None
             new, cached = group.new_tokens / group.sequences, group.context_tokens / group.sequences
             middle = cached + (new + 1) / 2
-            pairs += group.new_tokens * row_attention_flops(self.architecture, middle) / self.template.flops_per_pair
+            own = group.new_tokens * row_attention_flops(self.architecture, middle) / self.template.flops_per_pair
+            pairs, short = pairs + own, short + own * (new < tiled)
             context = round(cached + (new / 2 if new > 1 else 1))
             one = context_read_bytes(self.architecture, context, stored, self.ranks) + state_read_bytes(self.architecture, self.ranks)
             read += group.sequences * self.ranks * one
         sequences = float(sum(group.sequences for group in groups))
-        return StepObservation(sum(group.new_tokens for group in groups), heads, pairs, float(read), sequences, 1.0)
+        return StepObservation(sum(group.new_tokens for group in groups), heads, pairs, float(read), sequences, 1.0, short_pairs=short)
+
+    def batches(self, groups: Sequence[SequenceGroup], rows: int) -> list[tuple[SequenceGroup, ...]]:
+        """Execution batches of one step: all together, or (llama.cpp) the decoders and each prompt's ``rows`` apart."""
+        if not self.engine.separate_batches:
+            return [tuple(groups)]
+        decoders = tuple(g for g in groups if g.new_tokens == g.sequences)
+        found = [decoders] if decoders else []
+        for group in groups:
+            if group.new_tokens > group.sequences:
+                found += _chunks([group], math.ceil(group.new_tokens / rows), rows)
+        return found
 
     def kv_per_token(self, context: float, stored: str) -> float:
         """Bytes that a row reads for each token of ``context``."""
@@ -93,6 +117,7 @@ def _take(run: StoredRun, shape: _Shape, found: Material) -> None:
     record, label = run.record, f"run {run.id}"
     try:
         stored = kv_format(record.setup.kv_format or "bf16").name
+        configurable(stored)
     except GoodputError as error:
         found.unused.append(Unused(run.id, str(error)))
         return
@@ -121,13 +146,16 @@ def _phase(step: Measured, record: RunRecord, shape: _Shape, stored: str, name: 
     if drafting:
         raise NotCoveredError("a step with a draft beside it is not the model's alone", path=name, value=record.setup.draft)
     groups = _known(step, name)
-    chunks = list(_chunks(groups, step.parts)) if step.parts > 1 else [groups]
+    rows = record.setup.flags.get("n_ubatch")
+    stated = rows is not None and rows.isdecimal() and shape.engine.separate_batches
+    micro = int(rows) if rows is not None and stated else _MICRO_BATCH
+    chunks = shape.batches(groups, micro) if stated or step.parts == 1 else list(_chunks(groups, step.parts))
     steps = []
     for index, chunk in enumerate(chunks):
-        emits = index == len(chunks) - 1
-        rows = sum(g.new_tokens for g in chunk) if step.kind is StepKind.VERIFY else float(sum(g.sequences for g in chunk)) * emits
-        steps.append(shape.step(chunk, rows, stored))
-    return Phase(tuple(steps), step.seconds, name, step.includes_host)
+        emits = index == len(chunks) - 1 or all(g.new_tokens == g.sequences for g in chunk)
+        heads = sum(g.new_tokens for g in chunk) if step.kind is StepKind.VERIFY else float(sum(g.sequences for g in chunk)) * emits
+        steps.append(shape.step(chunk, heads, stored))
+    return Phase(tuple(steps), step.seconds, name, step.includes_host, configurable(stored))
 
 
 def _known(step: Measured, name: str) -> tuple[SequenceGroup, ...]:
@@ -140,12 +168,12 @@ def _known(step: Measured, name: str) -> tuple[SequenceGroup, ...]:
     return tuple(g if g.context_tokens is not None else g.model_copy(update={"context_tokens": share * g.sequences}) for g in step.groups)
 
 
-def _chunks(groups: Sequence[SequenceGroup], parts: int) -> Iterator[tuple[SequenceGroup, ...]]:
-    """The steps of a prefill in ``parts`` chunks: each of its sequences advances evenly."""
+def _chunks(groups: Sequence[SequenceGroup], parts: int, rows: int = 0) -> Iterator[tuple[SequenceGroup, ...]]:
+    """The steps of a prefill in ``parts`` chunks, of ``rows`` each where that is known: all of its sequences advance alike."""
     for index in range(parts):
         chunk = []
         for g in groups:
-            size = math.ceil(g.new_tokens / parts)
+            size = rows or math.ceil(g.new_tokens / parts)
             new = min(size, g.new_tokens - index * size)
             if new > 0:
                 before = (g.context_tokens or 0.0) + index * size
@@ -193,9 +221,30 @@ def _clients(seen: ServingObservation, record: RunRecord, name: str) -> tuple[fl
     raise NotCoveredError("how many requests ran together is not known", path=name, value=load.arrival.value)
 
 
-def fitted_names(ranks: int) -> tuple[str, ...]:
-    """Parameters that are fitted; the link's own time a token follows from its bandwidth."""
-    return (*SINGLE, "collective_s") if ranks > 1 else SINGLE
+def configurable(stored: str) -> KvFormat:
+    """The format that a configuration would name: all 16-bit floats are one. One that it cannot name is an error."""
+    name = "bf16" if stored == "fp16" else stored
+    if name not in set(KvFormat):
+        raise NotCoveredError("no configuration names this KV format", path="kv_format", value=stored)
+    return KvFormat(name)
+
+
+def fitted_names(group: Group) -> tuple[str, ...]:
+    """Parameters that are fitted: of the step, of links where there are some (their time a token follows from the bandwidth), and of
+    each KV format that the runs used: its conversion, or its pairs where the engine has an attention kernel for few rows.
+    """
+    found = [*SINGLE, *(["collective_s"] if group.key.tensor_parallel > 1 else [])]
+    engine = load_engine(group.key.engine)
+    for name in sorted({r.record.setup.kv_format or "bf16" for r in group.runs}):
+        try:
+            stored = configurable(kv_format(name).name)
+        except GoodputError:
+            continue  # ``material`` names these runs
+        if engine.tiled_from(group.device.architecture, stored):
+            found.append(f"short_pair_cost@{stored}")
+        elif stored is not KvFormat.BF16:
+            found.append(f"conversion_s_per_byte@{stored}")
+    return tuple(dict.fromkeys(found))
 
 
 def collective(architecture: Architecture, device: Device, ranks: int, link_efficiency: float) -> float:

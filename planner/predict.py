@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from models.case import Case
-from models.describe.configuration import Configuration, DraftSource
+from models.describe.calibration import Calibration, Physical
+from models.describe.configuration import Configuration, DraftSource, KvFormat
 from models.describe.scenario import Objective
 from models.energy import joules_bound
 from models.kernels.burst import NEVER
@@ -198,12 +199,18 @@ def outward(value: int, unit: str) -> str:
     return str(value)
 
 
+def _conversion_known(calibration: Calibration, kv: KvFormat) -> bool:
+    form = calibration.decode
+    fitted = isinstance(form, Physical) and kv in form.kv_conversion_s_per_byte | form.short_pair_cost
+    return fitted or calibration.kv_conversion_s.get(kv, 0.0) > 0
+
+
 def assumptions(case: Case, configuration: Configuration) -> tuple[str, ...]:
     """What this configuration's numbers assume beyond what the calibration measured."""
     found: list[str] = []
     measured = case.calibration
     kv = configuration.kv_format
-    if kv != "bf16" and measured.kv_conversion_s.get(kv, 0.0) == 0.0:
+    if kv != "bf16" and not _conversion_known(measured, kv):
         found.append(f"conversion of {kv} KV costs no time (not measured)")
     if kv != "bf16" and case.request.quality is not None and kv.value not in case.request.quality.correct_by_kv_format:
         found.append(f"answers with {kv} KV are as correct as with bf16 (not measured)")

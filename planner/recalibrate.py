@@ -104,8 +104,8 @@ def _template(group: Group, base: Physical) -> StepModel:
 
 def _prior(group: Group, relatives: Sequence[Relative]) -> Prior:
     """The specification, narrowed by what calibrations of this device and of its class say."""
-    prior = step_prior(fitted_names(group.key.tensor_parallel))
-    return borrowed(relatives, prior)
+    peak = group.key.tensor_parallel * group.device.memory_bandwidth_bytes_per_s
+    return borrowed(relatives, step_prior(fitted_names(group), peak_bytes_per_s=peak))
 
 
 def _scope(group: Group) -> Scope:

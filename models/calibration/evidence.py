@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import CalibrationError
-from models.kernels.step import StepModel, causal_pairs, step_seconds
+from models.kernels.step import StepModel, causal_pairs, of_format, priced_pairs, step_seconds
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,7 +31,7 @@ def _positive(path: str, **values: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StepObservation:
-    """One engine step as measured. ``source`` names the run that it came from."""
+    """One engine step (execution batch) as measured. ``source`` names the run that it came from."""
 
     new_tokens: float
     head_rows: float
@@ -40,6 +40,7 @@ class StepObservation:
     sequences: float
     seconds: float
     source: str = ""
+    short_pairs: float = 0.0  # those of ``pairs`` that the attention kernel of few new rows computes
 
     def __post_init__(self) -> None:
         _positive(self.source or "step", new_tokens=self.new_tokens, sequences=self.sequences, seconds=self.seconds)
@@ -48,14 +49,24 @@ class StepObservation:
 
 
 def step_of(
-    sequences: Sequence[tuple[int, int]], *, kv_bytes_per_token: float, seconds: float, head_rows: int | None = None, source: str = ""
+    sequences: Sequence[tuple[int, int]],
+    *,
+    kv_bytes_per_token: float,
+    seconds: float,
+    head_rows: int | None = None,
+    source: str = "",
+    tiled_from: int = 0,
 ) -> StepObservation:
-    """A step from its composition: (new tokens, tokens already cached) of each sequence; one head row a sequence unless told."""
+    """A step from its composition: (new tokens, tokens already cached) of each sequence; one head row a sequence unless told.
+
+    ``tiled_from``: new tokens of a sequence from which attention runs its kernel for long chunks (0: it has but one).
+    """
     new, cached = (np.array(column, dtype=float) for column in zip(*sequences, strict=True))
     return StepObservation(
         new_tokens=float(new.sum()), head_rows=float(len(new) if head_rows is None else head_rows),
         pairs=float(np.sum(causal_pairs(new, cached))), kv_bytes=float((new + cached).sum() * kv_bytes_per_token),
         sequences=float(len(new)), seconds=seconds, source=source,
+        short_pairs=float(np.sum(causal_pairs(new, cached) * (new < tiled_from))),
     )  # fmt: skip
 
 
@@ -102,14 +113,14 @@ class Evidence:
         return Evidence(self.measured[rows], lambda m: self.predict(m)[rows], names, lambda m: self.floor(m)[rows])
 
 
-def from_steps(steps: Sequence[StepObservation]) -> Evidence:
-    """Evidence of single steps."""
-    n, h, q, k, s = (
-        np.array([getattr(o, name) for o in steps], dtype=float) for name in ("new_tokens", "head_rows", "pairs", "kv_bytes", "sequences")
-    )
+def from_steps(steps: Sequence[StepObservation], kv_format: str = "bf16") -> Evidence:
+    """Evidence of single steps over a cache in ``kv_format``."""
+    columns = ("new_tokens", "head_rows", "pairs", "short_pairs", "kv_bytes", "sequences")
+    n, h, q, short, k, s = (np.array([getattr(o, name) for o in steps], dtype=float) for name in columns)
 
     def predict(model: StepModel) -> Floats:
-        found: Floats = np.log(np.asarray(step_seconds(model, n, h, q, k, s), dtype=float))
+        m = of_format(model, kv_format)
+        found: Floats = np.log(np.asarray(step_seconds(m, n, h, priced_pairs(m, q, short), k, s), dtype=float))
         return found
 
     def floor(model: StepModel) -> Floats:
@@ -124,6 +135,7 @@ def _ideal(model: StepModel) -> StepModel:
     return model._replace(
         form=1, matmul_efficiency=1.0, half_rows=0.0, attention_efficiency=1.0, bandwidth_efficiency=1.0, overlap=1.0, host_s=0.0,
         host_per_sequence_s=0.0, host_overlap=1.0, collective_s=0.0, collective_per_token_s=0.0, conversion_s_per_byte=0.0,
+        short_pair_cost=1.0, request_s=0.0, by_format=(),
     )  # fmt: skip
 
 

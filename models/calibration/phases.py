@@ -25,6 +25,7 @@ class Phase:
     seconds: float
     name: str
     includes_host: bool = True
+    kv_format: str = "bf16"
 
     def __post_init__(self) -> None:
         if not self.steps:
@@ -34,15 +35,14 @@ class Phase:
 
 
 def from_phases(phases: Sequence[Phase]) -> Evidence:
-    """Evidence of phases, those with the host first, then those of the device alone."""
-    parts = [_sums([p for p in phases if p.includes_host is host], with_host=host) for host in (True, False)]
-    return joined([part for part in parts if len(part)]) if phases else from_steps([])
+    """Evidence of phases, those with the host first, then those of the device alone, by KV format."""
+    kinds = sorted({(not p.includes_host, p.kv_format) for p in phases})
+    parts = [_sums([p for p in phases if (not p.includes_host, p.kv_format) == kind], with_host=not kind[0]) for kind in kinds]
+    return joined(parts) if parts else from_steps([])
 
 
 def _sums(phases: Sequence[Phase], *, with_host: bool) -> Evidence:
-    if not phases:
-        return from_steps([])
-    inner = from_steps([step for phase in phases for step in phase.steps])
+    inner = from_steps([step for phase in phases for step in phase.steps], phases[0].kv_format)
     starts: npt.NDArray[np.intp] = np.cumsum([0, *(len(phase.steps) for phase in phases[:-1])]).astype(np.intp)
 
     def summed(logs: Floats) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +48,10 @@ class Posterior:
 
 
 def parametrised(template: StepModel, names: Sequence[str], log_values: Floats) -> StepModel:
-    """``template`` in the PHYSICAL form with exp(``log_values``) for ``names``."""
-    return template._replace(form=PHYSICAL, **dict(zip(names, np.exp(log_values).tolist(), strict=True)))
+    """``template`` in the PHYSICAL form with exp(``log_values``) for ``names``; "parameter@format" holds for that KV format alone."""
+    values = dict(zip(names, np.exp(log_values).tolist(), strict=True))
+    plain = {name: value for name, value in values.items() if "@" not in name}
+    return template._replace(form=PHYSICAL, by_format=tuple(item for item in values.items() if "@" in item[0]), **plain)
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,14 @@ def borrow(relatives: Sequence[Posterior], prior: Prior) -> Prior:
     return Prior(prior.names, tuple(mean), tuple(sd), prior.most, prior.noise_sd, prior.noise_weight)
 
 
+_FORMAT_FIELDS = {"short_pair_cost": "short_pair_cost", "kv_conversion_s_per_byte": "conversion_s_per_byte"}
+
+
+def _by_format(posterior: Posterior, name: str) -> dict[str, float]:
+    """Fitted values of a parameter that a KV format changes, by format."""
+    return {n.partition("@")[2]: posterior.value(n) for n in posterior.names if n.partition("@")[0] == name and "@" in n}
+
+
 def to_physical(posterior: Posterior, base: Physical, *, cuda_graphs: bool, layers: int = 1) -> Physical:
     """``base`` with the fitted parameters; the host's time goes where the runs were made (with or without captured graphs)."""
     same = {
@@ -143,7 +154,8 @@ def to_physical(posterior: Posterior, base: Physical, *, cuda_graphs: bool, laye
         "host_per_sequence_s",
         "host_overlap",
     }
-    change = {n: posterior.value(n) for n in posterior.names if n in same}
+    change: dict[str, Any] = {n: posterior.value(n) for n in posterior.names if n in same}
+    change |= {field: _by_format(posterior, name) for field, name in _FORMAT_FIELDS.items()}
     if "host_s" in posterior.names:
         change["host_graph_s" if cuda_graphs else "host_eager_s"] = posterior.value("host_s")
     if "collective_s" in posterior.names:

@@ -25,15 +25,20 @@ def _file() -> dict[str, Any]:
     return found
 
 
-def step_prior(names: Sequence[str] = SINGLE) -> Prior:
-    """Prior of the named parameters of the PHYSICAL step model; the others keep the template's values."""
+def step_prior(names: Sequence[str] = SINGLE, *, peak_bytes_per_s: float = 1.0) -> Prior:
+    """Prior of the named parameters of the PHYSICAL step model ("name@format": of one KV format); the others keep the template's values.
+
+    ``peak_bytes_per_s``: of all ranks; the cost of a conversion is stated as a share of the read at that speed.
+    """
     known, noise = _file()["parameters"], _file()["noise"]
-    for name in names:
+    plain = [name.partition("@")[0] for name in names]
+    for name in plain:
         if name not in known:
             raise UnknownNameError.suggest("step parameter", name, known)
-    rows = [known[name] for name in names]
+    rows = [known[name] for name in plain]
+    medians = [r["median"] if "median" in r else r["share_of_read"] / peak_bytes_per_s for r in rows]
     return Prior(
-        names=tuple(names), mean=tuple(math.log(r["median"]) for r in rows), sd=tuple(float(r["log_sd"]) for r in rows),
+        names=tuple(names), mean=tuple(math.log(median) for median in medians), sd=tuple(float(r["log_sd"]) for r in rows),
         most=tuple(math.log(r["most"]) if "most" in r else math.inf for r in rows), noise_sd=noise["log_sd"], noise_weight=noise["weight"],
     )  # fmt: skip
 

@@ -77,6 +77,8 @@ class Physical(Description):
     host_graph_s: NonNegative
     host_per_sequence_s: NonNegative
     host_overlap: Annotated[float, Field(ge=0.0, le=1.0)]
+    short_pair_cost: dict[KvFormat, Annotated[float, Field(gt=0.0)]] = {}  # g of ``priced_pairs``: engines with two attention kernels
+    kv_conversion_s_per_byte: dict[KvFormat, NonNegative] = {}  # of KV read in that format
     all_reduce_latency_s: NonNegative  # of one all-reduce; two a layer
     link_efficiency: Efficiency
 

@@ -20,6 +20,7 @@ from models.errors import InputError
 from models.units import GIB
 
 Positive = Annotated[int, Field(ge=1, strict=True)]
+ALWAYS_SHORT = 1 << 40  # more new rows than any step has
 
 
 class Admission(StrEnum):
@@ -91,6 +92,14 @@ class SizeTier(Description):
     except_devices: tuple[str, ...] = ()  # words in a device's name that the tier leaves to the next
 
 
+class ShortRows(Description):
+    """Attention of few new rows of a sequence runs another kernel than that of many."""
+
+    tiled_from: Positive  # new rows of a sequence in one execution batch from which the kernel of long chunks runs
+    kv_formats: tuple[KvFormat, ...]  # that this kernel exists for; a cache in another format never reaches it
+    architectures: tuple[str, ...]  # first words of the device architectures that have two kernels
+
+
 class Engine(Description):
     """One engine at one version. ``exact`` False: the rules are those of the nearest version that is not newer."""
 
@@ -118,6 +127,8 @@ class Engine(Description):
     max_num_seqs_limit: Positive | None
     budget_covers_seqs: bool  # max_num_batched_tokens may not be below max_num_seqs
     prefill_chunk: ChunkRule
+    separate_batches: bool = False  # decoders and prompts of a step run as execution batches of their own, each reading the weights
+    short_rows: ShortRows | None = None  # None: one attention kernel
 
     @model_validator(mode="after")
     def _tiers_cover_every_device(self) -> Self:
@@ -132,6 +143,13 @@ class Engine(Description):
         if self.exact:
             return ""
         return f"{self.title} {self.version}: no rules of its own; those of {self.rules_version} are used"
+
+    def tiled_from(self, architecture: str, kv_format: KvFormat) -> int:
+        """New rows of a sequence from which attention runs its kernel for long chunks: 0 where there is but one, else never or a count."""
+        rule = self.short_rows
+        if rule is None or not architecture.startswith(rule.architectures):
+            return 0
+        return rule.tiled_from if kv_format in rule.kv_formats else ALWAYS_SHORT
 
     def default_sizes(self, device_memory: int, device: str = "") -> SizeTier:
         """Default ``max_num_seqs`` and ``max_num_batched_tokens`` on a device of ``device_memory`` bytes, ``device`` its name."""

@@ -137,8 +137,11 @@ def schedule_decodes(w: World) -> None:
 
 @part
 def add_chunk(w: World, slot: int, chunk: int) -> None:
-    """``chunk`` more tokens of a prompt: c h + c (c + 1) / 2 pairs, growing by c^2 from one full chunk to the next (8.2.3)."""
-    state = w.state[0]
+    """``chunk`` more tokens of a prompt: c h + c (c + 1) / 2 pairs, growing by c^2 from one full chunk to the next (8.2.3).
+
+    In micro-batches of u rows its last one has (c - 1) mod u + 1; where those are few, their pairs run the kernel of short ones.
+    """
+    state, settings = w.state[0], w.settings[0]
     cached, size = float(w.slots[slot].computed), float(chunk)
     left = w.slots[slot].target - w.slots[slot].computed
     w.slots[slot].chunk = chunk
@@ -148,6 +151,13 @@ def add_chunk(w: World, slot: int, chunk: int) -> None:
     state.kv_tokens += cached
     state.pairs_step += size * size
     state.kv_step += size
+    whole = settings.micro_batch if settings.micro_batch > 0 else chunk
+    tail = float((chunk - 1) % whole + 1)
+    state.micro_batches += float((chunk - 1) // whole + 1)
+    if tail < settings.tiled_from:
+        short, dearer = size if whole < settings.tiled_from else tail, settings.short_pair_cost - 1.0
+        state.pairs += dearer * (short * (cached + size - short) + short * (short + 1.0) * 0.5)
+        state.pairs_step += dearer * short * size
     if left == chunk:
         state.logit_rows += 1.0
         state.same_for = 1
@@ -313,7 +323,7 @@ def clear_batch(w: World) -> None:
     """Start from an empty iteration."""
     state, settings = w.state[0], w.settings[0]
     state.new_tokens, state.logit_rows, state.pairs, state.kv_tokens, state.sequences = 0.0, 0.0, 0.0, 0.0, 0.0
-    state.pairs_step, state.kv_step = 0.0, 0.0
+    state.pairs_step, state.kv_step, state.micro_batches = 0.0, 0.0, 0.0
     state.same_for, state.decoding, state.preempted_now, state.open, state.round_blocks_taken = NEVER, 0, 0, 0, 0
     state.budget_left = settings.token_budget
 

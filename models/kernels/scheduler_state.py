@@ -21,7 +21,7 @@ NEVER = 1 << 60
 STEP_FIELDS = (
     "form", "inverse_peak_flops", "inverse_peak_bytes", "flops_per_token", "flops_per_logit_row", "flops_per_pair",
     "weight_bytes", "expert_bytes", "expert_fraction", "fixed_s", "per_token_s", "per_pair_s", "per_byte_s", "per_sequence_s",
-    "inverse_matmul", "half_rows", "inverse_attention", "inverse_bandwidth", "overlap", "host_s", "host_per_sequence_s",
+    "inverse_matmul", "half_rows", "inverse_attention", "short_pair_cost", "inverse_bandwidth", "overlap", "host_s", "host_per_sequence_s",
     "host_overlap", "collective_s", "collective_per_token_s", "conversion_s_per_byte",
 )  # fmt: skip
 STEP = np.dtype([(name, "f8") for name in STEP_FIELDS], align=True)
@@ -30,6 +30,7 @@ SETTINGS = np.dtype([
     ("policy", "i8"), ("max_num_seqs", "i8"), ("token_budget", "i8"), ("chunk_cap", "i8"),
     ("block_tokens", "i8"), ("total_blocks", "i8"), ("reserve", "i8"), ("cache", "i8"), ("max_model_len", "i8"),
     ("admission_limit", "i8"), ("deadline_aware", "i8"), ("one_model", "i8"),
+    ("micro_batch", "i8"), ("tiled_from", "i8"), ("short_pair_cost", "f8"),  # the cost in chunks; decoders: their own model's
     ("rows", "i8"), ("random", "i8"), ("per_round", "i8"), ("constant_context", "i8"), ("tokens_per_round", "f8"),
     ("kv_bytes", "f8"), ("state_bytes", "f8"), ("shared_read_once", "i8"), ("seed", "u8"), ("every_iteration", "i8"),
     ("check_after", "i8"), ("check_good", "i8"), ("cancel_count", "i8"),
@@ -41,7 +42,7 @@ STATE = np.dtype([
     ("decoders", "i8"), ("context", "f8"), ("growth", "f8"), ("saved_context", "f8"), ("heap", "i8"), ("newcomers", "i8"),
     # prefill part of the batch being built, and its change from one iteration of a run to the next
     ("new_tokens", "f8"), ("logit_rows", "f8"), ("pairs", "f8"), ("kv_tokens", "f8"), ("sequences", "f8"),
-    ("pairs_step", "f8"), ("kv_step", "f8"), ("decoding", "i8"), ("budget_left", "i8"), ("same_for", "i8"),
+    ("pairs_step", "f8"), ("kv_step", "f8"), ("micro_batches", "f8"), ("decoding", "i8"), ("budget_left", "i8"), ("same_for", "i8"),
     ("preempted_now", "i8"), ("open", "i8"), ("round_blocks_taken", "i8"),
     # queues
     ("next_arrival", "i8"), ("queue_head", "i8"), ("queue_tail", "i8"), ("resume", "i8"), ("pending", "i8"),

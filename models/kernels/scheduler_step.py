@@ -78,7 +78,10 @@ def shape_seconds(w: World, n: float) -> float:
 
 @part
 def batch_line(w: World) -> tuple[float, float, float]:
-    """(seconds, slope, iterations for which the slope holds) of the batch being built, repeated with nothing else changed."""
+    """(seconds, slope, iterations for which the slope holds) of the batch being built, repeated with nothing else changed.
+
+    The prompts' rows run as so many execution batches of equal work as their micro-batches are; a model of its own prices the decoders.
+    """
     state, settings = w.state[0], w.settings[0]
     rows = 0.0
     q, k, dq, dk, s = 0.0, 0.0, 0.0, 0.0, 0.0
@@ -88,6 +91,9 @@ def batch_line(w: World) -> tuple[float, float, float]:
         rows, s = count * verify, count
         q, dq = verify * context + count * verify * (verify + 1.0) * 0.5, verify * state.growth
         k, dk = settings.kv_bytes * (context - state.saved_context) + settings.state_bytes * count, settings.kv_bytes * state.growth
+        if settings.rows < settings.tiled_from:
+            dearer = w.models[0 if settings.one_model > 0 else 2 if state.sequences > 0.0 else 1].short_pair_cost
+            q, dq = q * dearer, dq * dearer
     pairs, kv = state.pairs, settings.kv_bytes * state.kv_tokens
     if settings.one_model > 0:
         kv += settings.state_bytes * state.sequences
@@ -105,11 +111,12 @@ def batch_line(w: World) -> tuple[float, float, float]:
         return value + shape_seconds(w, n), slope, until
     value, slope, until = 0.0, 0.0, FOREVER
     if state.sequences > 0.0:
-        n = padded(w, state.new_tokens)
         kv += settings.state_bytes * state.sequences
-        value, slope, until = step_line(
-            w.models[0], n, state.logit_rows, pairs, kv, state.sequences, state.pairs_step, settings.kv_bytes * state.kv_step
-        )
+        parts = state.micro_batches if settings.micro_batch > 0 else 1.0
+        n = padded(w, state.new_tokens) / parts
+        h, s_p, dkv = state.logit_rows / parts, state.sequences / parts, settings.kv_bytes * state.kv_step / parts
+        value, slope, until = step_line(w.models[0], n, h, pairs / parts, kv / parts, s_p, state.pairs_step / parts, dkv)
+        value, slope = value * parts, slope * parts
     if rows > 0.0:
         n = padded(w, rows)
         kernel = w.models[2] if state.sequences > 0.0 else w.models[1]

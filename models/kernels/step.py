@@ -6,6 +6,8 @@ Notation (scalars or broadcastable arrays; SI units)
     q        causal (query, key) pairs of the step, section 8.2.3: h' + c(c+1)/2 summed over chunks
     k        bytes of KV (and recurrent state) that the step reads
     s        sequences in the step
+    q_s      those of the q pairs whose sequence has few new rows: attention may run another kernel for them, whose pairs cost
+             g times those of long chunks (``short_pair_cost``); a caller hands q + (g - 1) q_s on as q (``priced_pairs``)
     F, D     matrix FLOPs and bytes read; P, B the device's peak FLOP/s and bytes/s over all ranks
 
 Forms
@@ -54,6 +56,7 @@ class StepModel(NamedTuple):
     matmul_efficiency: float = 1.0  # e_m
     half_rows: float = 0.0  # n_half
     attention_efficiency: float = 1.0  # e_a
+    short_pair_cost: float = 1.0  # g: a pair of few new rows against one of a long chunk
     bandwidth_efficiency: float = 1.0  # e_b
     overlap: float = 1.0  # w, 1 = compute and reads fully overlapped
     host_s: float = 0.0
@@ -62,6 +65,14 @@ class StepModel(NamedTuple):
     collective_s: float = 0.0  # all-reduce latency of a step
     collective_per_token_s: float = 0.0
     conversion_s_per_byte: float = 0.0  # quantised KV converted while read
+    request_s: float = 0.0  # of a request outside the steps, until its first token is at the client; no step holds it
+    by_format: tuple[tuple[str, float], ...] = ()  # ("parameter@KV format", value): what a format changes; ``of_format`` puts it in place
+
+
+def of_format(m: StepModel, kv_format: str) -> StepModel:
+    """The model of a cache in ``kv_format``: where the calibration knows parameters of that format, they take their place."""
+    own = {name.partition("@")[0]: value for name, value in m.by_format if name.endswith(f"@{kv_format}")}
+    return m._replace(by_format=(), **own)  # type: ignore[arg-type]
 
 
 def weight_read_bytes(m: StepModel, n: Number) -> Number:
@@ -96,6 +107,11 @@ def step_seconds(m: StepModel, n: Number, h: Number, q: Number, k: Number, s: Nu
     else:
         t = _physical_seconds(m, n, h, q, k, s)
     return np.maximum(t, floor_seconds(m, n, h, q, k))
+
+
+def priced_pairs(m: StepModel, pairs: Number, short: Number) -> Number:
+    """All pairs in units of long chunks' ones: q + (g - 1) q_s. The floor never rises above the step: e_a <= 1 scales both alike."""
+    return pairs + (m.short_pair_cost - 1.0) * short
 
 
 def causal_pairs(new: Number, cached: Number) -> Number:

@@ -28,7 +28,7 @@ def uniform(seed, request, draw):
 class Oracle(Pages):
     def __init__(self, requests, engine, prefill, decode=None, seed=0, deadlines=None, mixed=None):
         self.e, self.prefill_model, self.decode_model, self.seed = engine, prefill, decode or prefill, seed
-        self.one_model = decode is None or decode == prefill
+        self.one_model = not engine.micro_batch and (decode is None or decode == prefill)
         self.deadlines, self.mixed_model = deadlines, mixed or self.decode_model
         tree = requests.prefixes if engine.cache != Cache.OFF else None
         self.nodes = self._nodes(tree)
@@ -293,16 +293,26 @@ class Oracle(Pages):
         e, w, d = self.e, self.e.draft_tokens + 1, len(decoders)
         n_d, h_d = d * w, d * w
         context = sum(self.context(r) for r in decoders)
-        q_d = w * context + d * w * (w + 1) / 2
+        decode = self.prefill_model if self.one_model else self.mixed_model if self.batch else self.decode_model
+        q_d = (w * context + d * w * (w + 1) / 2) * (decode.short_pair_cost if w < e.tiled_from else 1.0)
         k_d = e.kv_bytes_per_token * (context - self.saved()) + e.state_bytes_per_sequence * d if d else 0.0
         n_p = sum(c for _, c in self.batch)
         h_p = sum(r.computed + c == r.target for r, c in self.batch)
-        q_p = sum(c * r.computed + c * (c + 1) / 2 for r, c in self.batch)
+        q_p, batches = 0.0, 0
+        for r, c in self.batch:
+            done = r.computed
+            for left in range(c, 0, -(e.micro_batch or c)):  # one execution batch after the other
+                rows = min(left, e.micro_batch or c)
+                pairs = sum(done + i + 1 for i in range(rows))
+                q_p += pairs * (self.prefill_model.short_pair_cost if rows < e.tiled_from else 1.0)
+                done, batches = done + rows, batches + 1
         k_p = sum(e.kv_bytes_per_token * r.computed + e.state_bytes_per_sequence for r, _ in self.batch)
         if self.one_model:
             n = self.pad(n_d + n_p)
             return step_seconds(self.prefill_model, n, h_d + h_p, q_d + q_p, k_d + k_p, d + len(self.batch)) + self.by_rows(n)
-        t = step_seconds(self.prefill_model, self.pad(n_p), h_p, q_p, k_p, len(self.batch)) if self.batch else 0.0
+        parts = max(batches, 1) if e.micro_batch else 1
+        work = [x / parts for x in (self.pad(n_p), h_p, q_p, k_p, len(self.batch))]
+        t = parts * step_seconds(self.prefill_model, *work) if self.batch else 0.0
         t += step_seconds(self.mixed_model if self.batch else self.decode_model, self.pad(n_d), h_d, q_d, k_d, d) if d else 0.0
         return t + self.by_rows(n_d + n_p)
 

@@ -215,3 +215,32 @@ def test_unknown_parameters_and_bad_priors_are_refused():
         Prior(("a",), (0.5,), (1.0,), (0.0,), 0.1, 4)  # median above the bound
     with pytest.raises(CalibrationError):
         Prior(("a", "a"), (0.0, 0.0), (1.0, 1.0), (1.0, 1.0), 0.1, 4)
+
+
+def test_two_attention_kernels_and_a_conversion_are_told_apart():
+    """A 16-bit cache has a kernel for few rows, 14 times dearer a pair; an 8-bit one is converted while read: one fit finds both."""
+    slow = TRUTH._replace(short_pair_cost=14.0)
+    rng = np.random.default_rng(4)
+    shapes = [[(1, int(2 ** rng.uniform(7, 13)))] * int(2 ** rng.uniform(0, 6)) for _ in range(20)]
+    shapes += [[(int(2 ** rng.uniform(4, 11)), int(rng.integers(0, 4096)))] for _ in range(40)]
+    plain, packed = [], []
+    for shape in shapes:
+        tiled = shape[0][0] >= 64
+        n, s = sum(new for new, _ in shape), len(shape)
+        pairs = sum(new * cached + new * (new + 1) / 2 for new, cached in shape)
+        read = sum(new + cached for new, cached in shape) * KV
+        one = float(step_seconds(slow, n, s, pairs * (1 if tiled else 14), read, s))
+        plain.append(step_of(shape, kv_bytes_per_token=KV, seconds=one * math.exp(rng.normal(0, 0.01)), tiled_from=64))
+        two = float(step_seconds(TRUTH, n, s, pairs, read / 2, s)) + 4e-13 * read / 2
+        packed.append(step_of(shape, kv_bytes_per_token=KV / 2, seconds=two * math.exp(rng.normal(0, 0.01))))
+    names = (*SINGLE, "short_pair_cost@bf16", "conversion_s_per_byte@fp8_e4m3")
+    evidence = joined([from_steps(plain), from_steps(packed, "fp8_e4m3")])
+    posterior = fit_steps(evidence, TEMPLATE, step_prior(names, peak_bytes_per_s=TEMPLATE.peak_bytes_per_s))
+    assert posterior.value("short_pair_cost@bf16") == pytest.approx(14, rel=0.1)
+    assert posterior.value("conversion_s_per_byte@fp8_e4m3") == pytest.approx(4e-13, rel=0.15)
+    assert posterior.value("attention_efficiency") == pytest.approx(TRUTH.attention_efficiency, rel=0.06)
+    base = load_calibration("none").decode
+    assert isinstance(base, Physical)
+    described = to_physical(posterior, base, cuda_graphs=True)
+    assert set(described.short_pair_cost) == {"bf16"}
+    assert described.kv_conversion_s_per_byte["fp8_e4m3"] == posterior.value("conversion_s_per_byte@fp8_e4m3")

@@ -219,3 +219,13 @@ def test_which_requests_an_admission_limit_counts():
     assert load_engine("vllm", "0.33").admission is Admission.IN_FLIGHT
     assert load_engine("vllm", "0.23").admission is Admission.NONE
     assert load_engine("sglang").admission is Admission.QUEUED
+
+
+def test_attention_kernels_of_llama_cpp_on_a_cpu():
+    """ggml's tiled kernel needs 64 rows and an unquantised cache; other backends and engines have one kernel."""
+    llama = load_engine("llama_cpp")
+    assert llama.separate_batches
+    assert llama.tiled_from("CPU x86-64", KvFormat.BF16) == 64
+    assert llama.tiled_from("CPU x86-64", KvFormat.Q8_0) > 10**9
+    assert llama.tiled_from("Blackwell", KvFormat.Q8_0) == 0
+    assert load_engine("vllm").tiled_from("CPU x86-64", KvFormat.BF16) == 0

@@ -52,6 +52,7 @@ def step_models(draw):
         matmul_efficiency=draw(st.floats(0.2, 1)),
         half_rows=draw(st.floats(0, 50)),
         attention_efficiency=draw(st.floats(0.001, 1)),
+        short_pair_cost=draw(st.sampled_from([1.0, 14.0])),
         bandwidth_efficiency=draw(st.floats(0.2, 1)),
         overlap=draw(st.floats(0, 1)),
         host_s=draw(st.floats(0, 5e-3)),
@@ -109,6 +110,8 @@ def cases(draw, **fixed):
         "tokens_per_round": 1.0 if draft == 0 else round(float(1 + rng.random() * draft), 2),
         "acceptance": tuple(rng.random(draft)) if draft and draw(st.booleans()) else None,
         "graph_sizes": draw(st.sampled_from([(), (1, 2, 4, 8, 16, 32)])),
+        "micro_batch": draw(st.sampled_from([0, 0, 5, 16])),
+        "tiled_from": draw(st.sampled_from([0, 0, 3, 8])),
         "seconds_by_rows": draw(st.sampled_from([(), tuple(np.arange(20) * 1e-4)])),
     }
     values.update(fixed)
