@@ -18,7 +18,8 @@ from planner.importers.flat import latency, serving
 from planner.records import Arrival
 
 NAME, REQUESTS = "aiperf", "aiperf requests"
-_LATENCIES = (("ttft", "time_to_first_token"), ("tpot", "inter_token_latency"), ("itl", "inter_chunk_latency"), ("e2e", "request_latency"))
+_LATENCIES = (("ttft", "time_to_first_token"), ("ttft", "ttft"), ("tpot", "inter_token_latency"), ("itl", "inter_chunk_latency"),
+              ("e2e", "request_latency"))  # fmt: skip
 _RATES = (("requests_per_s", "request_throughput"), ("output_tokens_per_s", "output_token_throughput"),
           ("input_tokens_per_s", "input_token_throughput"), ("total_tokens_per_s", "total_token_throughput"),
           ("good_requests_per_s", "goodput"))  # fmt: skip
@@ -28,8 +29,14 @@ MAX_REQUESTS = 4_000_000
 
 
 def matches(value: Mapping[str, Any]) -> bool:
-    """Metrics with their unit."""
-    return any(isinstance(value.get(key), Mapping) and "unit" in value[key] and "avg" in value[key] for _, key in (*_LATENCIES, *_RATES))
+    """Metrics with their unit, at top level or (AIPerf before 0.2) in ``records``."""
+    found = [metric for _, key in (*_LATENCIES, *_RATES) if isinstance(metric := _metrics(value).get(key), Mapping)]
+    return any("unit" in metric and "avg" in metric for metric in found)
+
+
+def _metrics(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    records = value.get("records")
+    return records if isinstance(records, Mapping) else value
 
 
 def matches_request(value: Mapping[str, Any]) -> bool:
@@ -43,13 +50,14 @@ def drafts(value: Mapping[str, Any], _origin: Origin) -> Iterator[Draft]:
     command = str(_find(value.get("input_config"), "cli_command") or "")
     tool = NAME if "aiperf_version" in value or "schema_version" in value or command.startswith("aiperf") else "genai-perf"
     draft = Draft(tool, measured_at=text(value.get("start_time")))
-    found: dict[str, Any] = {metric: latency(_latency(value, key), metric, draft) for metric, key in _LATENCIES}
+    metrics = _metrics(value)
+    found: dict[str, Any] = {metric: latency(_latency(metrics, key), metric, draft) for metric, key in _LATENCIES if key in metrics}
     for target, key in _RATES:
-        found[target] = _average(value, key)
-    _counts(value, found, draft)
+        found[target] = _average(metrics, key)
+    _counts({**value, **metrics}, found, draft)
     for mean, target, keys in (("prompt_tokens", "prompt_lengths", ("input_sequence_length", "num_input_token")),
                                ("output_tokens", "output_lengths", ("output_sequence_length", "num_output_token"))):  # fmt: skip
-        lengths = next((statistics(value[key], 1.0, key) for key in keys if isinstance(value.get(key), Mapping)), {})
+        lengths = next((statistics(metrics[key], 1.0, key) for key in keys if isinstance(metrics.get(key), Mapping)), {})
         draft.workload.update({target: lengths, mean: positive(lengths.get("mean"))})
     config = value.get("input_config")
     _config(config if isinstance(config, Mapping) else {}, value, draft)
@@ -84,7 +92,7 @@ def _counts(value: Mapping[str, Any], found: dict[str, Any], draft: Draft) -> No
     completed = whole(count, "avg") if isinstance(count, Mapping) else None
     errors = value.get("error_request_count")
     failed = whole(errors, "avg") if isinstance(errors, Mapping) else None
-    if completed == 0 or not any(found[metric] for metric, _ in _LATENCIES):
+    if completed == 0 or not any(found.get(metric) for metric, _ in _LATENCIES):
         raise FileFormatError("no request succeeded: nothing was measured", path="request_count")
     if value.get("was_cancelled") is True:
         draft.warnings.append("the run was cancelled before its end")

@@ -13,9 +13,11 @@ from models.errors import FileFormatError, GoodputError
 from models.units import format_bytes
 from planner.importers import aiperf, csv_table, request_list
 from planner.importers.common import Draft, MeasurementError, Origin, content_hash, finish, first_complaint
+from planner.importers.companions import set_aside
 from planner.importers.console import Console
 from planner.importers.detect import Layout, format_of, layout_of, wrapped
 from planner.importers.facts import apply_known, check_known, missing_facts, option_of, set_known_facts
+from planner.importers.llama_bench_table import LlamaBenchTable
 from planner.importers.llama_server import LlamaServerLog
 from planner.importers.plausible import check_serving, check_step
 from planner.importers.prometheus import PrometheusDump
@@ -40,9 +42,6 @@ from planner.records import Ask, Duplicate, ImportReport, Refusal, RunRecord
 
 Event = RunRecord | Refusal | Duplicate
 MAX_REFUSALS = 1_000  # of one file
-_COMPANION = re.compile(
-    r"^(readme|licen[cs]e|provenance|notice|inputs\.json$)|\.(md|ya?ml|png|svg|html|pdf|py|sh|toml|parquet|tex)$", re.IGNORECASE
-)
 _FOREIGN = (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError)  # odd shapes of foreign JSON
 
 
@@ -139,30 +138,15 @@ def _path(path: Path, work: _Import) -> Iterator[Event]:
     files = 0
     for folder, folders, names in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        beside = set(names)
         for name in sorted(names):
             files += 1
             if files > work.limits.files:
                 yield Refusal(file=_shown(path), reason=f"the folder holds more than {work.limits.files} files; the rest is not read")
                 return
             file = Path(folder, name)
-            reason = _set_aside(file, set(names))
+            reason = set_aside(file, beside)
             yield from [Refusal(file=_shown(file), reason=reason, ignored=True)] if reason else _file(file, work)
-
-
-def _set_aside(file: Path, beside: set[str]) -> str | None:
-    """Why a file found in a folder is not read at all."""
-    if file.name.startswith("."):
-        return "a hidden file"
-    if file.is_symlink():
-        return "a symbolic link"
-    if _COMPANION.search(file.name):
-        return "a companion file, no result"
-    if file.name == "profile_export.jsonl" and "profile_export_aiperf.json" in beside:
-        return "its summary stands beside it"
-    stages = any(name.startswith("stage_") and name.endswith("lifecycle_metrics.json") for name in beside)
-    if stages and file.name in {"summary_lifecycle_metrics.json", "per_request_lifecycle_metrics.json"}:
-        return "its stages stand beside it"
-    return None
 
 
 def _file(path: Path, work: _Import) -> Iterator[Event]:
@@ -324,7 +308,7 @@ def _table(stream: Any, origin: Origin, work: _Import) -> Iterator[Event]:
 
 
 def _log(stream: Any, origin: Origin, work: _Import, *, metrics: bool) -> Iterator[Event]:
-    readers: list[Any] = [PrometheusDump()] if metrics else [VllmLog(), SglangLog(), LlamaServerLog(), Console()]
+    readers: list[Any] = [PrometheusDump()] if metrics else [VllmLog(), SglangLog(), LlamaServerLog(), Console(), LlamaBenchTable()]
     for number, line in text_lines(stream, work.limits):
         for reader in readers:
             try:

@@ -7,19 +7,23 @@ The map goes from what a column means to the column's name, with a unit where th
 Targets: the fields of ``RunSetup`` and ``Workload``; ``ttft``, ``tpot``, ``itl``, ``e2e`` (``.p50``, ``.p99``, …, default mean); rates and
 other fields of ``ServingObservation``; ``step.seconds``, ``step.sequences``, ``step.new_tokens``, ``step.context_tokens``,
 ``step.kind`` (totals over the sequences), or ``step.composition`` (``sequence:new:context`` of each, divided by ``;`` or spaces).
-Without a map, columns whose names say what and in which unit are taken.
+Without a map, columns whose names say what and in which unit are taken; rows of ``llama-bench -o csv`` and of the summary of a vLLM sweep
+are read as the JSON that they come from.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from models.errors import FileFormatError, InputError, UnitError, UnknownNameError
-from planner.importers import llama_bench
+from planner.importers import inferencex, llama_bench, sglang_serving, stat_table, vllm_serve
 from planner.importers.common import TIME_UNITS, Draft, MeasurementError, Origin, number
+from planner.importers.detect import JsonFormat, format_of
 from planner.importers.facts import field_of, set_fact
 from planner.importers.flat import latency, serving, set_arrival
 from planner.records import Arrival, RunSetup, SequenceGroup, ServingObservation, StepKind, StepObservation, Workload
@@ -31,6 +35,7 @@ _NUMBERS = frozenset({"prompt_tokens", "output_tokens", "shared_prefix_tokens", 
 _WHOLE = frozenset({"requests", "concurrency"})
 _STEP = ("step.seconds", "step.sequences", "step.new_tokens", "step.context_tokens", "step.kind", "step.repeats",
          "step.composition")  # fmt: skip
+_TABLED = {llama_bench.NAME, vllm_serve.NAME, sglang_serving.NAME, inferencex.NAME}  # JSON that also comes as rows of the same names
 _MEASURED = (*_TIMES, "output_tokens_per_s", "requests_per_s", "total_tokens_per_s")
 _RATES = tuple(name for name in ServingObservation.model_fields if name not in {*_TIMES, "acceptance_by_position"})
 _TARGETS = (*_TIMES, *_STEP, *_RATES, *RunSetup.model_fields, *Workload.model_fields, "measured_at")
@@ -77,7 +82,8 @@ def parse_columns(pairs: Iterable[str]) -> dict[str, str]:
 class Columns:
     """A checked column map: target → (position, scale of a time)."""
 
-    def __init__(self, header: list[str], columns: Mapping[str, str]) -> None:
+    def __init__(self, header: list[str], columns: Mapping[str, str], *, marks_decimals: bool = False) -> None:
+        self.marks_decimals = marks_decimals  # commas do: the columns are divided by something else
         names = {name.strip(): position for position, name in reversed(list(enumerate(header)))}
         self.at: dict[str, tuple[int, float]] = {}
         for target, written in columns.items():
@@ -120,12 +126,17 @@ def rows(lines: Iterator[tuple[int, str]], columns: Mapping[str, str] | None) ->
         raise FileFormatError("the table is empty")
     delimiter = max((",", ";", "\t"), key=first.count)
     header = next(csv.reader([first.lstrip("\ufeff")], delimiter=delimiter))
-    foreign = not columns and {"n_prompt", "n_gen", "avg_ns"} <= set(header)  # ``llama-bench -o csv``
-    chosen = {} if foreign else dict(columns) if columns else header_map(header)
-    if not chosen and not foreign:
-        raise FileFormatError("a table needs a column map", value=",".join(header)[:80], way_out="--column ttft.p50=COLUMN:ms …")
-    layout = Columns(header, chosen)
-    reader = csv.reader(kept, delimiter=delimiter, strict=True)
+    divided = _divided(csv.reader(kept, delimiter=delimiter, strict=True), numbers)
+    if not columns and stat_table.matches(header):
+        yield 1, stat_table.draft(header, divided)
+        return
+    known = None if columns else format_of(dict.fromkeys(header, "0"))
+    layout: Columns | JsonFormat = known if known and known.name in _TABLED else _mapped(header, columns, delimiter)
+    for row in divided:
+        yield numbers[-1], _checked_row(row, header, layout)
+
+
+def _divided(reader: Iterator[list[str]], numbers: list[int]) -> Iterator[list[str]]:
     while True:
         try:
             row = next(reader)
@@ -133,20 +144,53 @@ def rows(lines: Iterator[tuple[int, str]], columns: Mapping[str, str] | None) ->
             return
         except csv.Error as error:
             raise FileFormatError(f"the table is damaged: {error}", path=f"line {numbers[-1]}") from None
-        yield numbers[-1], _checked_row(row, header, None if foreign else layout)
+        yield row
 
 
-def _checked_row(row: list[str], header: list[str], layout: Columns | None) -> Draft | Exception:
+def _mapped(header: list[str], columns: Mapping[str, str] | None, delimiter: str) -> Columns:
+    chosen = dict(columns) if columns else header_map(header)
+    if not chosen:
+        raise FileFormatError("a table needs a column map", value=",".join(header)[:80], way_out="--column ttft.p50=COLUMN:ms …")
+    return Columns(header, chosen, marks_decimals=delimiter != ",")
+
+
+def _checked_row(row: list[str], header: list[str], layout: Columns | JsonFormat) -> Draft | Exception:
     if len(row) != len(header):
         return FileFormatError(f"the row has {len(row)} columns, the header {len(header)}")
     try:
-        if layout is None:
-            return next(llama_bench.drafts(dict(zip(header, row, strict=True)), Origin("", "")))
+        if isinstance(layout, JsonFormat):
+            return next(
+                layout.drafts({name: _cell(raw) for name, raw in zip(header, row, strict=True) if name and raw != ""}, Origin("", ""))
+            )
         return _draft(row, layout, header)
     except ValueError as error:
         return FileFormatError(str(error))
     except Exception as error:  # noqa: BLE001  # each row stands alone; the caller reports it
         return error
+
+
+def _cell(raw: str) -> Any:
+    """A list of the JSON that the table was made of, or the text."""
+    if raw.startswith("["):
+        with suppress(ValueError):
+            return json.loads(raw)
+    return raw
+
+
+def _plain(raw: str, target: str, *, marks_decimals: bool) -> str:
+    """A number with its decimal point: ``12,5`` and ``1.234,5`` of other languages, ``1,234.5`` with its thousands.
+
+    A single comma before three digits could be either, unless the table's own separator is another mark: then commas mark decimals.
+    """
+    if "," not in raw:
+        return raw
+    if re.fullmatch(r"\d{1,3}(,\d{3})+\.\d*|\d{1,3}(,\d{3}){2,}", raw):
+        return raw.replace(",", "")
+    if re.fullmatch(r"\d{1,3}(\.\d{3})+,\d+", raw):
+        return raw.replace(".", "").replace(",", ".")
+    if not marks_decimals and re.fullmatch(r"[1-9]\d{0,2},\d{3}", raw):
+        raise MeasurementError("may be a thousand or a decimal", path=target, value=raw)
+    return re.sub(r"^(-?\d+),(\d+)$", r"\1.\2", raw)
 
 
 def _draft(row: list[str], layout: Columns, header: list[str]) -> Draft:
@@ -156,7 +200,7 @@ def _draft(row: list[str], layout: Columns, header: list[str]) -> Draft:
     for target, (position, scale) in layout.at.items():
         raw = row[position].strip()
         if raw != "" and raw.lower() not in {"null", "none", "n/a", "na"}:
-            _enter(draft, found, step, target, raw, scale)
+            _enter(draft, found, step, target, _plain(raw, target, marks_decimals=layout.marks_decimals), scale)
     found.update({metric: latency(found[metric], metric, draft) for metric in _TIMES if metric in found})
     if any(found.get(name) for name in _MEASURED):
         draft.serving.append(serving(found))

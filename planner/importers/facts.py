@@ -6,8 +6,10 @@ import ast
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+from models.catalog.engines import canonical_name
 from models.errors import ContradictionError, InputError, UnknownNameError
 from planner.importers.common import Draft, text
 
@@ -48,6 +50,7 @@ _LENGTH_FIELD = {name: target for target, names in _LENGTHS.items() for name in 
 _OPTION = {"tensor_parallel": "--tp", "pipeline_parallel": "--pp", "prompt_tokens": "--input-len", "output_tokens": "--output-len",
            "concurrency": "--batch-size"}  # fmt: skip
 _TRUE, _FALSE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off", "none"}
+_KINDS_OF_DEVICE = {"cuda", "cpu", "gpu", "auto", "rocm", "hip", "xpu", "hpu", "npu", "tpu", "mps"}  # torch's names: no device
 _KV = {"bfloat16": "bf16", "float16": "f16", "fp16": "f16", "fp8": "fp8_e4m3"}
 _LAUNCH_FLAG = re.compile(r"^--?([a-zA-Z][\w-]*)(?:=(.*))?$", re.DOTALL)
 _SHORT = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "dp": "data_parallel", "ep": "expert_parallel", "m": "model"}
@@ -69,9 +72,9 @@ def field_of(name: str) -> str | None:
 
 
 def is_engine_fact(name: str) -> bool:
-    """Whether a server argument has a place in the setup; a torch device type (``device='cuda'``) is no device."""
+    """Whether a server argument has a place in the setup."""
     lowered = name.lower()
-    return lowered not in {"device", "version"} and (lowered in _FIELD or lowered in _NEGATED)
+    return lowered != "version" and (lowered in _FIELD or lowered in _NEGATED)
 
 
 def set_fact(draft: Draft, name: str, value: Any) -> bool:
@@ -129,7 +132,7 @@ def _convert(target: str, value: Any, key: str) -> Any:
     if target in _BOOL:
         return None if value is None else _as_bool(value, key)
     written = text(value)
-    if written is None or (target == "kv_format" and written == "auto"):
+    if written is None or (target == "kv_format" and written == "auto") or (target == "device" and written.lower() in _KINDS_OF_DEVICE):
         return None
     if target == "kv_format":
         return _KV.get(written.lower().removeprefix("torch."), written.lower().removeprefix("torch."))
@@ -220,10 +223,18 @@ def apply_known(draft: Draft, known: Mapping[str, str]) -> None:
         stated = draft.setup.get(target)
         if target in {"model", "device", "precision", "engine_version"} and stated is not None and stated != wanted:
             draft.metadata[f"{target}_in_file"] = str(stated)
-        elif stated is not None and wanted is not None and str(stated).lower() != str(wanted).lower():
+        elif stated is not None and wanted is not None and not _same(target, str(stated), str(wanted)):
             raise ContradictionError(f"the file says {target} {stated}, {option_of(target)} says {wanted}", path=option_of(target))
         if wanted is not None:
             draft.setup[target] = wanted
+
+
+def _same(target: str, stated: str, wanted: str) -> bool:
+    """Whether two words mean the same; engines have several names (``llama.cpp``, ``llama_cpp``)."""
+    if target == "engine":
+        with suppress(UnknownNameError):
+            return canonical_name(stated) == canonical_name(wanted)
+    return stated.lower() == wanted.lower()
 
 
 def missing_facts(draft: Draft) -> tuple[str, ...]:

@@ -39,7 +39,8 @@ def completed_requests(values: Mapping[str, Any], draft: Draft, completed: str, 
     good = whole(values, completed)
     if good is None:
         raise MeasurementError("is required and missing", path=completed)
-    offered = whole(values, total)
+    offered, detail = whole(values, total), _array(values, "input_lens")
+    offered = len(detail) if offered is None and detail is not None else offered
     bad = whole(values, failed)
     if bad is None and offered is not None:
         bad = max(offered - good, 0)

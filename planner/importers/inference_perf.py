@@ -25,8 +25,9 @@ _COMPANION_BYTES = 1_000_000
 
 
 def matches(value: Mapping[str, Any]) -> bool:
-    """The parts of a stage."""
-    return "load_summary" in value and "successes" in value
+    """The parts of a stage; what the server's own metrics say of it has a ``rate`` instead of latencies."""
+    successes = value.get("successes")
+    return "load_summary" in value and isinstance(successes, Mapping) and "rate" not in successes
 
 
 def drafts(value: Mapping[str, Any], origin: Origin) -> Iterator[Draft]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from models.units import GIB
-from planner.importers.common import MILLI, Draft, Origin, number, optional, text, whole
+from planner.importers.common import MILLI, Draft, Origin, fraction, number, optional, text, whole
 from planner.importers.facts import is_engine_fact, set_fact
 from planner.importers.flat import add_detail, completed_requests, flat_serving, mean_lengths, serving, set_arrival
 from planner.records import MemoryObservation
@@ -38,6 +38,10 @@ def drafts(value: Mapping[str, Any], _origin: Origin) -> Iterator[Draft]:
     _setup(value, draft)
     found = flat_serving(value, draft, completed, "_ms", MILLI)
     found["in_flight"] = optional(value, "concurrency")
+    found["total_tokens_per_s"] = optional(value, "total_throughput")
+    report = value.get("cache_report")
+    if isinstance(report, Mapping):
+        found["prefix_hit_rate"] = fraction(optional(report, "cache_hit_rate_pct", 0.01), "cache_hit_rate_pct")
     if length := optional(value, "accept_length"):
         found["acceptance_length"] = length
     add_detail(value, draft, found)

@@ -1,6 +1,7 @@
 """``vllm bench forward``: device time of one forward of an exact batch, without sampling and host work.
 
 A list of cases; each rank carries ``num_tokens``, ``kv_blocks`` and ``latency_us`` (microseconds: ``median``, ``sample_spread_pct``).
+A request's ``kv_len`` holds its ``query_len`` new tokens in; one with ``num_draft_tokens`` verifies them.
 The step of several ranks ends with the slowest. ``requests`` says what each request of the case does.
 """
 
@@ -38,14 +39,28 @@ def drafts(value: Mapping[str, Any], _origin: Origin) -> Iterator[Draft]:
     listed = value.get("ranks")
     ranks = [rank for rank in listed if isinstance(rank, Mapping)] if isinstance(listed, list) else []
     groups = tuple(_groups(value, ranks, draft))
-    wide = [group for group in groups if group.new_tokens > group.sequences]
-    kind = StepKind.DECODE if not wide else StepKind.PREFILL if len(wide) == len(groups) else StepKind.MIXED
+    kind = _kind(value, groups)
     seconds = required(value, "median_us", MICRO)
     for rank in ranks:
         if isinstance(rank.get("latency_us"), Mapping):
             agree("median_us", seconds, optional(rank["latency_us"], "median", MICRO))
-    draft.steps.append(StepObservation(kind=kind, groups=groups, seconds=seconds, spread=_spread(ranks), includes_host=False))
+    repeats = max((whole(rank["latency_us"], "count") or 1 for rank in ranks if isinstance(rank.get("latency_us"), Mapping)), default=1)
+    draft.steps.append(
+        StepObservation(kind=kind, groups=groups, seconds=seconds, spread=_spread(ranks), repeats=repeats, includes_host=False)
+    )
     yield draft
+
+
+def _kind(value: Mapping[str, Any], groups: tuple[SequenceGroup, ...]) -> StepKind:
+    """Requests with draft tokens verify them; any other with several new tokens prefills."""
+    requests = value.get("requests")
+    listed = [request for request in requests if isinstance(request, Mapping)] if isinstance(requests, list) else []
+    verified = {_shape(request) for request in listed if whole(request, "num_draft_tokens")}
+    shapes = [(group.new_tokens / group.sequences, group.context_tokens and group.context_tokens / group.sequences) for group in groups]
+    prefills = [new > 1 and (new, old) not in verified for new, old in shapes]
+    if any(prefills):
+        return StepKind.PREFILL if all(prefills) else StepKind.MIXED
+    return StepKind.VERIFY if verified else StepKind.DECODE
 
 
 def _spread(ranks: list[Mapping[str, Any]]) -> float | None:

@@ -11,23 +11,25 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from models.errors import FileFormatError
 from planner.importers.common import MILLI, Draft, Origin, fraction, optional, positive, text, whole
 from planner.importers.facts import set_fact, set_facts
 from planner.importers.flat import add_detail, completed_requests, flat_serving, mean_lengths, serving, set_arrival
+from planner.records import Arrival
 
 NAME = "vllm bench serve"
 _IDENTITY = ("num_prompts", "tokenizer_id", "endpoint_type", "total_token_throughput", "burstiness")
 _OWN = frozenset({
     "date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "num_prompts", "request_rate", "burstiness", "max_concurrency",
     "duration", "completed", "failed", "total_input_tokens", "total_output_tokens", "request_throughput", "request_goodput",
-    "output_throughput", "total_token_throughput", "max_output_tokens_per_s",
-    "max_concurrent_requests", "rtfx", "run_number", "goodput", "request_goodput:", "good_completed",
-    "input_throughput", "ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps", "total_input", "total_output", "version_file",
+    "output_throughput", "total_token_throughput", "max_output_tokens_per_s", "best_of", "use_beam_search", "dataset_name",
+    "_benchmark_name", "max_concurrent_requests", "rtfx", "run_number", "goodput", "request_goodput:", "good_completed",
+    "input_throughput", "total_input", "total_output", "version_file",
 })  # fmt: skip
-_METRIC = re.compile(r"^(mean|median|std|min|max|p[\d.]+)_(ttft|tpot|itl|e2el|audio_\w+)_ms$")
+_MEASURED = re.compile(r"_ms$|^(spec_decode|diffusion|probe|ramp_up)_")
 _ENGINES = {"vllm": "vllm", "vllm-chat": "vllm", "sglang": "sglang", "sglang-oai": "sglang", "tensorrt-llm": "trtllm",
             "llama.cpp": "llama.cpp", "tgi": "tgi", "lmdeploy": "lmdeploy"}  # fmt: skip
-_SWEEP_PART = re.compile(r"(?:^|-)(SERVE|BENCH)--")
+_SWEEP_PART = re.compile(r"(?:^|-)(SERVE|BENCH|WL|SLA)--")
 
 
 def matches(value: Mapping[str, Any]) -> bool:
@@ -37,10 +39,13 @@ def matches(value: Mapping[str, Any]) -> bool:
 
 def drafts(value: Mapping[str, Any], origin: Origin) -> Iterator[Draft]:
     """One run."""
+    if value.get("run_number") == -1:
+        raise FileFormatError("the warm-up of a sweep is no measurement", path="run_number")
     draft = Draft(NAME if "run_number" not in value else "vllm bench sweep", measured_at=text(value.get("date")))
     completed = completed_requests(value, draft, "completed", "failed", "num_prompts")
     set_arrival(draft, value.get("request_rate"), whole(value, "max_concurrency"))
-    draft.workload["burstiness"] = positive(optional(value, "burstiness")) if "rate" in draft.workload else None
+    _ramp(value, draft)
+    draft.workload["burstiness"] = positive(optional(value, "burstiness")) if draft.workload.get("rate") else None
     mean_lengths(value, draft, completed, "total_input_tokens", "total_output_tokens")
     _setup(value, origin, draft)
     found = flat_serving(value, draft, completed, "_ms", MILLI)
@@ -52,17 +57,26 @@ def drafts(value: Mapping[str, Any], origin: Origin) -> Iterator[Draft]:
     yield draft
 
 
+def _ramp(value: Mapping[str, Any], draft: Draft) -> None:
+    """A rate that grows during the run is none of the arrivals that a calibration knows."""
+    if (kind := text(value.get("ramp_up_strategy"))) is not None:
+        draft.workload.update(arrival=Arrival.UNKNOWN, rate=None)
+        ends = f"{value.get('ramp_up_start_rps')} to {value.get('ramp_up_end_rps')}"
+        draft.warnings.append(f"the rate grew ({kind}) from {ends} requests a second during the run")
+
+
 def _setup(value: Mapping[str, Any], origin: Origin, draft: Draft) -> None:
     if (model := text(value.get("model_id"))) is not None:
         draft.setup["model"] = model
     engine = _ENGINES.get(str(value.get("backend", "")).lower()) or _ENGINES.get(str(value.get("endpoint_type", "")).lower())
     if engine is not None:
         draft.setup["engine"] = engine
+    draft.workload["dataset"] = text(value.get("dataset_name"))
     for key in ("endpoint_type", "backend", "label", "tokenizer_id", "goodput"):
         if (written := text(value.get(key))) is not None:
             draft.metadata[key] = written
     for key, raw in value.items():
-        if key not in _OWN and not _METRIC.match(key) and not key.startswith("spec_decode_") and isinstance(raw, str | int | float | bool):
+        if key not in _OWN and not _MEASURED.search(key) and isinstance(raw, str | int | float | bool):
             set_fact(draft, key, raw)
     flags = {} if origin.folder is None else sweep_facts(origin.folder)
     set_facts(draft, flags)

@@ -230,7 +230,7 @@ def test_trtllm_report(tmp_path):
 
 
 def test_llama_bench_rows(tmp_path):
-    base = {"build_commit": "1c1409e1", "build_number": 6865, "cpu_info": "CPU", "gpu_info": "GPU", "model_type": "gpt-oss 20B F16",
+    base = {"build_commit": "1c1409e1", "build_number": 6865, "cpu_info": "EPYC", "gpu_info": "L4", "model_type": "gpt-oss 20B F16",
             "model_size": 13779630336, "model_n_params": 20914757184, "n_ubatch": 512, "type_k": "f16", "type_v": "f16", "n_gpu_layers": 99,
             "flash_attn": 1}  # fmt: skip
     rows = [

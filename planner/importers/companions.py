@@ -1,0 +1,40 @@
+"""Files of a result folder that are not read: companions that hold no result, and second copies of one that stands beside them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_COMPANION = re.compile(
+    r"^(readme|licen[cs]e|provenance|notice|inputs\.json$)|\.(md|ya?ml|png|svg|html|pdf|py|sh|toml|parquet|tex)$", re.IGNORECASE
+)
+_BESIDE = (  # the file, what stands beside it, the reason
+    (
+        re.compile(r"^profile_export(_raw)?\.jsonl?$|_timeslices\.|^(server_metrics|gpu_telemetry)_export\."),
+        re.compile(r"_(aiperf|genai_perf)\.json$"),
+        "its summary stands beside it",
+    ),
+    (
+        re.compile(r"_(aiperf|genai_perf)\.csv$|^benchmarks\.csv$"),
+        re.compile(r"_(aiperf|genai_perf)\.json$|^benchmarks\.json$"),
+        "the same stands beside it as JSON",
+    ),
+    (
+        re.compile(r"^(summary|per_request|per_session|adapter)_.*metrics\.json$|_(session_lifecycle|prometheus)_metrics\.json$"),
+        re.compile(r"^stage_\d+_lifecycle_metrics\.json$"),
+        "its stages stand beside it",
+    ),
+)
+
+
+def set_aside(file: Path, beside: set[str]) -> str | None:
+    """Why a file found in a folder is not read at all; ``beside`` holds all names of the folder."""
+    if file.name.startswith("."):
+        return "a hidden file"
+    if file.is_symlink():
+        return "a symbolic link"
+    if _COMPANION.search(file.name):
+        return "a companion file, no result"
+    if file.name.endswith(".pytorch.json"):
+        return "a copy for PyTorch's dashboard"
+    return next((reason for own, other, reason in _BESIDE if own.search(file.name) and any(map(other.search, beside - {file.name}))), None)
