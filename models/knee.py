@@ -33,7 +33,7 @@ class Engine:
     def share_good(self, requests: RequestArrays, seed: int) -> float:
         """Good requests over all that arrived."""
         result = simulate(requests, self.parameters, self.prefill, self.decode, seed=seed, deadlines=self.deadlines)
-        return float(good_requests(result).mean())
+        return good_requests(result) / len(requests)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from models.kernels import scheduler_state as memory
-from models.simulation_types import Floats, SimulationResult, Status
+from models.simulation_types import Floats, Records, SimulationResult
 
 PERCENTS = (50, 90, 95, 99)
 
@@ -81,14 +80,15 @@ def nearest_rank(count: int, percent: float) -> int:
 
 
 def spread(values: Floats) -> Spread:
-    """Nearest-rank spread of plain values, none of them negative."""
+    """Nearest-rank spread of plain values, which it reorders."""
     from models.kernels.statistics import value_ranks  # noqa: PLC0415  compiled code loads only where something is simulated
 
     count = len(values)
     if count == 0:
         return EMPTY
+    mean, longest = float(values.mean()), float(values.max())
     p50, p90, p95, p99 = value_ranks(values, [nearest_rank(count, percent) for percent in PERCENTS])
-    return Spread(count, float(values.mean()), p50, p90, p95, p99, float(values.max()))
+    return Spread(count, mean, p50, p90, p95, p99, longest)
 
 
 def gap_spread(result: SimulationResult) -> tuple[Spread, float]:
@@ -114,77 +114,58 @@ def gap_spread(result: SimulationResult) -> tuple[Spread, float]:
     return Spread(count, mean, p50, p90, p95, p99, longest), 2.0**-memory.HISTOGRAM_BITS
 
 
-def good_requests(result: SimulationResult) -> npt.NDArray[np.bool_]:
-    """Finished within every deadline of its class, as the client sees it (delivery included)."""
-    r, late = result.records, result.engine.delivery_s
-    good = r["status"] == Status.FINISHED
-    if result.deadlines is None:
-        return np.asarray(good)
-    table = result.deadlines.table()
-    limit = table[np.zeros(len(r), np.int64) if result.requests.klass is None else result.requests.klass]
-    tpot = (r["last"] - r["first"]) / np.maximum(result.requests.output - 1, 1)
-    metrics = (r["first"] - r["arrival"] + late, r["last"] - r["arrival"] + late, r["max_gap"], tpot)
-    for column, metric in enumerate(metrics):
-        if np.isfinite(limit[:, column]).any():
-            good &= metric <= limit[:, column]
-    return np.asarray(good)
-
-
-def _class(result: SimulationResult, chosen: npt.NDArray[np.bool_] | None, good: npt.NDArray[np.bool_], span: float) -> ClassSummary:
+def _measure(result: SimulationResult, klass: int) -> tuple[Records, Floats]:
+    """Counts and metrics (s, as the client sees them: delivery included) of the finished requests of one class, -1: all."""
     from models.kernels import statistics  # noqa: PLC0415
 
-    r, output, late = result.records, result.requests.output, result.engine.delivery_s
-    done = r["status"] == Status.FINISHED
-    kept = done if chosen is None else done & chosen
-    finished, everybody = int(kept.sum()), bool(kept.all())
-    pick, values = np.zeros(0, np.bool_) if everybody else kept, np.empty(finished)
+    totals, metrics = np.zeros(1, statistics.TOTALS), np.empty((statistics.METRICS, len(result.records)))
+    kinds = np.zeros(0, np.int64) if result.requests.klass is None else result.requests.klass
+    limits = np.zeros((0, 4)) if result.deadlines is None else result.deadlines.table()
+    statistics.measure(result.records, result.requests.output, kinds, klass, limits, result.engine.delivery_s, metrics, totals)
+    return totals[0], metrics
 
-    def measured(metric: int, delivery: float = 0.0) -> Spread:
-        found = statistics.request_metric(r, output, pick, metric, values)
-        if delivery:
-            values[:found] += delivery
-        return spread(values[:found])
 
-    requests = len(r) if chosen is None else int(chosen.sum())
-    fine = int(good.sum()) if chosen is None else int((good & chosen).sum())
+def good_requests(result: SimulationResult) -> int:
+    """Requests that finished within every deadline of their class."""
+    return int(_measure(result, -1)[0]["good"])
+
+
+def _class(totals: Records, metrics: Floats, span: float) -> ClassSummary:
+    from models.kernels import statistics  # noqa: PLC0415
+
+    requests, finished, several, good, output_tokens = totals.tolist()[:5]
     return ClassSummary(
-        requests=requests, finished=finished, good=fine, refused=requests - finished,
-        ttft=measured(statistics.TTFT, late), tpot=measured(statistics.TPOT), e2e=measured(statistics.E2E, late),
-        queue=measured(statistics.QUEUE), max_itl=measured(statistics.LONGEST),
-        requests_per_s=finished / span, goodput_per_s=fine / span,
-        output_tokens_per_s=float((output if everybody else output[kept]).sum()) / span,
+        requests=requests, finished=finished, good=good, refused=requests - finished,
+        ttft=spread(metrics[statistics.TTFT, :finished]), tpot=spread(metrics[statistics.TPOT, :several]),
+        e2e=spread(metrics[statistics.E2E, :finished]), queue=spread(metrics[statistics.QUEUE, :finished]),
+        max_itl=spread(metrics[statistics.LONGEST, :several]),
+        requests_per_s=finished / span, goodput_per_s=good / span, output_tokens_per_s=output_tokens / span,
     )  # fmt: skip
 
 
-def _growth(result: SimulationResult) -> float:
+def _growth(result: SimulationResult, first: float, last: float) -> float:
     """Requests a second by which the queue grows while traffic arrives: slope of the waiting count over the arrival span."""
-    from models.kernels.statistics import waiting_at  # noqa: PLC0415
+    from models.kernels.statistics import waiting_growth  # noqa: PLC0415
 
-    records = result.records
-    end, begin = float(records["arrival"].max(initial=0.0)), float(records["arrival"].min(initial=0.0))
-    half = (max(begin, 0.0) + end) / 2
-    if end <= half:
-        return 0.0
-    waiting = [waiting_at(records, moment) for moment in (half, end)]
-    return (waiting[1] - waiting[0]) / (end - half)
+    half = (first + last) / 2
+    return waiting_growth(result.records, half, last) / (last - half) if last > half else 0.0
 
 
 def summarise(result: SimulationResult, *, watts: float | None = None) -> SimulationSummary:
     """The figures of one run. ``watts`` (a power cap) gives joules as an upper bound while the engine is busy."""
-    r, counters = result.records, result.counters
-    good = good_requests(result)
-    start = float(r["arrival"][r["arrival"] >= 0].min(initial=math.inf))
-    span = max(result.makespan - start, 1e-12) if math.isfinite(start) else 1e-12
-    overall = _class(result, None, good, span)
-    klass = result.requests.klass
-    names = enumerate(result.requests.class_names)
-    by_class = {} if klass is None else {name: _class(result, klass == place, good, span) for place, name in names}
+    counters = result.counters
+    totals, metrics = _measure(result, -1)
+    first, last, makespan = (float(totals[name]) for name in ("first_arrival", "last_arrival", "last_end"))
+    span = max(makespan - first, 1e-12) if math.isfinite(first) else 1e-12
+    overall = _class(totals, metrics, span)
+    names = () if result.requests.klass is None else result.requests.class_names
+    by_class = {name: _class(*_measure(result, place), span) for place, name in enumerate(names)}
     itl, resolution = gap_spread(result)
-    growth = _growth(result)
-    rate = len(r) / max(float(r["arrival"].max(initial=0.0)) - start, 1e-12) if len(r) > 1 else 0.0
+    growth = _growth(result, first, last)
+    rate = overall.requests / max(last - first, 1e-12) if overall.requests > 1 else 0.0
     looked = counters["lookups_tokens"]
     return SimulationSummary(
-        overall=overall, by_class=by_class, itl=itl, itl_resolution=resolution, makespan_s=result.makespan, busy_s=counters["busy_s"],
+        overall=overall, by_class=by_class, itl=itl, itl_resolution=resolution, makespan_s=makespan, busy_s=counters["busy_s"],
         iterations=int(counters["iterations"]), gpu_s_per_good=span / overall.good if overall.good else None,
         joules_per_good=watts * counters["busy_s"] / overall.good if overall.good and watts is not None else None,
         hit_rate=counters["hit_tokens"] / looked if looked else 0.0, preemptions=int(counters["preemptions"]),

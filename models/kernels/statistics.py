@@ -1,29 +1,103 @@
-"""Nearest-rank percentiles over all gaps, without listing them.
+"""Exact figures over all requests and all gaps between outputs, in few passes.
 
 Notation: the p-th percentile of n values is number ceil(p n / 100) of the sorted values. Entry e of the gap log stands for the
-values start + i slope, i < count, each ``weight`` times (slope >= 0). Selection in three exact passes: counts in bins of
-relative width 2^-5, over which entries step edge by edge; 2^14 sub-bins of the wanted bins only; the few values left, sorted.
+values start + i slope, i < count, each ``weight`` times (slope >= 0); nothing here lists them all.
+Selection after Floyd and Rivest (Algorithm 489, 1975): a systematic sample brackets the wanted rank; one pass counts what lies
+before the bracket, and cuts the log down to what lies inside; again, until few values are left.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from models.kernels.jit import compiled, part
-from models.kernels.scheduler_state import Row, Table
+from models.kernels.scheduler_state import FINISHED, GAP, Row, Table
 
-BITS, SUB_BITS = 5, 14  # 32 bins an octave, 16384 sub-bins in a bin
-LOW, OCTAVES = -30, 46  # 2^-30 s .. 2^16 s
-BINS = OCTAVES << BITS
-KEY_BITS = 9  # for plain values
-KEY_SHIFT, KEY_FIRST = 52 - KEY_BITS, (1023 + LOW) << KEY_BITS
-FIRST_KEY = (1023 + LOW) << BITS  # of the bits of a float64, the exponent and the first 5 of the fraction
+TTFT, E2E, QUEUE, TPOT, LONGEST = 0, 1, 2, 3, 4  # rows of the metrics
+METRICS = 5
+TOTALS = np.dtype([
+    ("requests", "i8"), ("finished", "i8"), ("several", "i8"), ("good", "i8"), ("output_tokens", "i8"),
+    ("first_arrival", "f8"), ("last_arrival", "f8"), ("last_end", "f8"),
+])  # fmt: skip
+TALLY = np.dtype([(name, "i8") for name in ("below", "at_low", "between", "at_high", "entries")])
+
+LISTED = 4096  # values that are simply sorted
+SAMPLE = 8192
+MARGIN = 3.0  # standard deviations of a random sample's rank; a bracket that misses costs one pass
 
 
-def bin_edges() -> Table:
-    """Lower edge of every bin, and the upper edge of the last."""
-    place = np.arange(BINS + 1)
-    return np.ldexp(1.0 + (place % (1 << BITS)) / (1 << BITS), (place >> BITS) + LOW)
+@part
+def within(one: Row, tokens: int, delivery: float, limits: Table, kind: int) -> bool:
+    """Whether the client saw every deadline met: ttft, e2e, longest gap, mean gap; delivery comes on top of every token."""
+    if limits.shape[0] == 0:
+        return True
+    mean = (one.last - one.first) / max(tokens - 1, 1)
+    return (
+        one.first - one.arrival + delivery <= limits[kind, 0]
+        and one.last - one.arrival + delivery <= limits[kind, 1]
+        and one.max_gap <= limits[kind, 2]
+        and mean <= limits[kind, 3]
+    )
+
+
+@compiled
+def measure(
+    results: Table, output: Table, klass: Table, wanted: int, limits: Table, delivery: float, metrics: Table, totals: Table
+) -> None:
+    """Metrics of the finished requests of one class (-1: all), side by side: (METRICS, requests) seconds, and their counts.
+
+    A row holds ``finished`` values; of TPOT and LONGEST, which take several tokens, ``several``. Times are of all requests.
+    """
+    total = totals[0]
+    total.first_arrival = math.inf
+    for place in range(results.shape[0]):
+        kind = klass[place] if klass.shape[0] > 0 else 0
+        if wanted >= 0 and kind != wanted:
+            continue
+        one, tokens = results[place], output[place]
+        total.requests += 1
+        if one.arrival >= 0.0:
+            total.first_arrival = min(total.first_arrival, one.arrival)
+        total.last_arrival = max(total.last_arrival, one.arrival)
+        total.last_end = max(total.last_end, one.last)
+        if one.status != FINISHED:
+            continue
+        metrics[TTFT, total.finished] = one.first - one.arrival + delivery
+        metrics[E2E, total.finished] = one.last - one.arrival + delivery
+        metrics[QUEUE, total.finished] = one.scheduled - one.arrival
+        total.finished += 1
+        total.output_tokens += tokens
+        if tokens > 1:
+            metrics[TPOT, total.several] = (one.last - one.first) / (tokens - 1)
+            metrics[LONGEST, total.several] = one.max_gap
+            total.several += 1
+        if within(one, tokens, delivery, limits, kind):
+            total.good += 1
+
+
+@compiled
+def waiting_growth(results: Table, earlier: float, later: float) -> int:
+    """By how many the requests that have arrived and neither started nor been refused grow from one moment to the other."""
+    growth = 0
+    for place in range(results.shape[0]):
+        one = results[place]
+        begun = one.last if one.scheduled < 0.0 else one.scheduled
+        if one.arrival >= 0.0:
+            growth += (one.arrival <= later < begun) - (one.arrival <= earlier < begun)
+    return growth
+
+
+def value_ranks(values: Table, ranks: list[int]) -> list[float]:
+    """The values with these rising 1-based ranks. Reorders ``values``: each selection goes on in what lies above the last one."""
+    answers, passed = [], 0
+    for rank in ranks:
+        rest = values[passed:]
+        rest.partition(rank - 1 - passed)
+        passed = rank - 1
+        answers.append(float(values[passed]))
+    return answers
 
 
 @part
@@ -31,7 +105,7 @@ def below(entry: Row, edge: float) -> int:
     """How many values of the entry lie below ``edge``; agrees with ``start + i * slope`` to the last bit."""
     if entry.start >= edge:
         return 0
-    if entry.slope <= 0.0:
+    if entry.slope <= 0.0 or entry.start + (entry.count - 1) * entry.slope < edge:
         return entry.count
     guess = min(max(int((edge - entry.start) / entry.slope), 0), entry.count)
     while guess > 0 and entry.start + (guess - 1) * entry.slope >= edge:
@@ -42,162 +116,127 @@ def below(entry: Row, edge: float) -> int:
 
 
 @compiled
-def count_bins(gaps: Table, keys: Table, edges: Table, counts: Table) -> None:
-    """Pass 1: weighted values in each bin. ``keys`` are the starts as the integers behind the floats."""
+def extent(gaps: Table) -> tuple[int, int]:
+    """(values that the log can tell apart, values): without and with their weights."""
+    points, total = 0, 0
     for place in range(gaps.shape[0]):
-        entry = gaps[place]
-        current = min(max((keys[place] >> (52 - BITS)) - FIRST_KEY, 0), BINS - 1)
-        if entry.count == 1:
-            counts[current] += entry.weight
-            continue
-        last = entry.start + (entry.count - 1) * entry.slope
-        done = 0
-        while current < BINS - 1 and last >= edges[current + 1]:
-            upto = below(entry, edges[current + 1])
-            counts[current] += (upto - done) * entry.weight
-            done = upto
-            current += 1
-        counts[current] += (entry.count - done) * entry.weight
+        points += gaps[place].count
+        total += gaps[place].count * gaps[place].weight
+    return points, total
 
 
 @compiled
-def count_within(gaps: Table, lows: Table, highs: Table, scales: Table, counts: Table) -> None:
-    """Pass 2: for each wanted interval [low, high), its 2^14 equal parts."""
+def sample_gaps(gaps: Table, total: int, sample: Table) -> None:
+    """Every (total / size)-th value in order of time."""
+    step = total / sample.shape[0]
+    done, taken = 0, 0
     for place in range(gaps.shape[0]):
         entry = gaps[place]
-        last = entry.start + (entry.count - 1) * entry.slope
-        for target in range(lows.shape[0]):
-            low, high = lows[target], highs[target]
-            if entry.start >= high or last < low:
-                continue
-            begin = 0 if entry.start >= low else below(entry, low)
-            end = entry.count if last < high else below(entry, high)
-            for i in range(begin, end):
-                part_place = int((entry.start + i * entry.slope - low) * scales[target])
-                counts[target, min(max(part_place, 0), (1 << SUB_BITS) - 1)] += entry.weight
+        upto = done + entry.count * entry.weight
+        while taken < sample.shape[0] and (taken + 0.5) * step < upto:
+            sample[taken] = entry.start + min(int(((taken + 0.5) * step - done) / entry.weight), entry.count - 1) * entry.slope
+            taken += 1
+        done = upto
 
 
-@compiled
-def collect(gaps: Table, low: float, high: float, sub: int, values: Table, weights: Table) -> int:
-    """Pass 3: the values in one part of one interval, with their weights; returns how many (or would be, beyond the room)."""
-    scale = (1 << SUB_BITS) / (high - low)
-    begin, end = max(low, low + (sub - 1) / scale), min(high, low + (sub + 2) / scale)
-    found = 0
-    for place in range(gaps.shape[0]):
-        entry = gaps[place]
-        if entry.start >= end or entry.start + (entry.count - 1) * entry.slope < begin:
-            continue
-        for i in range(below(entry, begin), below(entry, end)):
-            value = entry.start + i * entry.slope
-            if min(max(int((value - low) * scale), 0), (1 << SUB_BITS) - 1) == sub:
-                if found < values.shape[0]:
-                    values[found], weights[found] = value, entry.weight
-                found += 1
-    return found
-
-
-TTFT, E2E, QUEUE, TPOT, LONGEST = 0, 1, 2, 3, 4
-
-
-@compiled
-def request_metric(results: Table, output: Table, chosen: Table, metric: int, values: Table) -> int:
-    """One metric of the chosen requests; tpot and the longest gap only of those with several tokens. Returns how many."""
-    found = 0
-    for place in range(results.shape[0]):
-        if (chosen.shape[0] > 0 and chosen[place] == 0) or (metric >= TPOT and output[place] < 2):
-            continue
-        one = results[place]
-        if metric == TTFT:
-            values[found] = one.first - one.arrival
-        elif metric == E2E:
-            values[found] = one.last - one.arrival
-        elif metric == QUEUE:
-            values[found] = one.scheduled - one.arrival
-        elif metric == TPOT:
-            values[found] = (one.last - one.first) / (output[place] - 1)
-        else:
-            values[found] = one.max_gap
+@part
+def equal(entry: Row, first: int, value: float) -> int:
+    """How many values of the entry from number ``first`` on are ``value``, which is not above them."""
+    if first >= entry.count or entry.start + first * entry.slope > value:
+        return 0
+    if entry.slope <= 0.0:
+        return entry.count - first
+    found = 1
+    while first + found < entry.count and entry.start + (first + found) * entry.slope <= value:
         found += 1
     return found
 
 
-@compiled
-def waiting_at(results: Table, moment: float) -> int:
-    """Requests that have arrived and neither started nor been refused by ``moment``."""
-    count = 0
-    for place in range(results.shape[0]):
-        one = results[place]
-        begun = one.last if one.scheduled < 0.0 else one.scheduled
-        if 0.0 <= one.arrival <= moment < begun:
-            count += 1
-    return count
+@part
+def divide(entry: Row, low: float, high: float, tally: Row, inside: Table) -> None:
+    """Count the entry's values before, at and between the edges; those between go to ``inside``."""
+    before = below(entry, low)
+    at_low = equal(entry, before, low)
+    end = max(below(entry, high), before + at_low)
+    tally.below += before * entry.weight
+    tally.at_low += at_low * entry.weight
+    tally.between += (end - before - at_low) * entry.weight
+    tally.at_high += equal(entry, end, high) * entry.weight
+    if end > before + at_low:
+        kept = inside[tally.entries]
+        kept.start, kept.slope = entry.start + (before + at_low) * entry.slope, entry.slope
+        kept.count, kept.weight = end - before - at_low, entry.weight
+        tally.entries += 1
 
 
 @compiled
-def count_keys(keys: Table, counts: Table) -> None:
-    """How many values share the leading bits."""
-    for place in range(keys.shape[0]):
-        counts[min(max((keys[place] >> KEY_SHIFT) - KEY_FIRST, 0), counts.shape[0] - 1)] += 1
+def cut(gaps: Table, lows: Table, highs: Table, passed: Table, tallies: Table, inside: Table) -> None:
+    """Divide every entry at the edges of each target, which rise from target to target. ``inside``: (targets, entries).
+
+    ``passed[t]`` counts the values of entries that lie wholly before target t and every later one, and not before t - 1.
+    """
+    for place in range(gaps.shape[0]):
+        entry = gaps[place]
+        last = entry.start + (entry.count - 1) * entry.slope
+        first, end = 0, 0
+        for target in range(lows.shape[0]):  # no branch: which target an entry meets is anybody's guess
+            first += highs[target] < entry.start
+            end += lows[target] <= last
+        passed[end] += entry.count * entry.weight
+        for target in range(first, end):
+            divide(entry, lows[target], highs[target], tallies[target], inside[target])
 
 
 @compiled
-def take_key(keys: Table, values: Table, wanted: int, last: int, found: Table) -> int:
-    """Collect the values of one bin."""
-    count = 0
-    for place in range(keys.shape[0]):
-        if min(max((keys[place] >> KEY_SHIFT) - KEY_FIRST, 0), last) == wanted:
-            found[count] = values[place]
-            count += 1
-    return count
-
-
-def value_ranks(values: Table, ranks: list[int]) -> list[float]:
-    """The values with these 1-based ranks, none of them negative: one count by leading bits, then the bins of the ranks, sorted."""
-    counts = np.zeros(OCTAVES << KEY_BITS, np.int64)
-    keys = values.view(np.int64)
-    count_keys(keys, counts)
-    total = np.cumsum(counts)
-    answers: list[float] = []
-    held, inside = -1, values[:0]
-    for rank in ranks:
-        place = int(np.searchsorted(total, rank))
-        before = int(total[place - 1]) if place else 0
-        if place != held:
-            inside = np.empty(int(total[place]) - before)
-            take_key(keys, values, place, len(counts) - 1, inside)
-            inside.sort()
-            held = place
-        answers.append(float(inside[rank - before - 1]))
-    return answers
+def list_values(gaps: Table, values: Table, weights: Table) -> None:
+    """Write the log out."""
+    found = 0
+    for place in range(gaps.shape[0]):
+        entry = gaps[place]
+        for i in range(entry.count):
+            values[found], weights[found] = entry.start + i * entry.slope, entry.weight
+            found += 1
 
 
 def gap_ranks(gaps: Table, ranks: list[int]) -> list[float]:
-    """The values with these 1-based ranks among all gaps of the log."""
-    edges, counts = bin_edges(), np.zeros(BINS, np.int64)
-    count_bins(gaps, gaps["start"].view(np.int64), edges, counts)
-    edges[0], edges[-1] = -np.inf, np.inf
-    total = np.cumsum(counts)
-    wanted = np.searchsorted(total, ranks)
-    bins = np.unique(wanted)
-    inside = np.zeros((len(bins), 1 << SUB_BITS), np.int64)
-    lows, highs = np.maximum(edges[bins], 0.0), np.minimum(edges[bins + 1], 2.0 ** (OCTAVES + LOW + 1))
-    count_within(gaps, lows, highs, (1 << SUB_BITS) / (highs - lows), inside)
-    answers = []
-    for rank, place in zip(ranks, wanted.tolist(), strict=True):
-        target = int(np.searchsorted(bins, place))
-        row = np.cumsum(inside[target])
-        left = rank - (int(total[place - 1]) if place else 0)
-        sub = int(np.searchsorted(row, left))
-        left -= int(row[sub - 1]) if sub else 0
-        answers.append(_pick(gaps, float(lows[target]), float(highs[target]), sub, left))
+    """The values with these rising 1-based ranks among all gaps of the log."""
+    points, total = extent(gaps)
+    if points <= LISTED:
+        values, weights = np.empty(points), np.empty(points, np.int64)
+        list_values(gaps, values, weights)
+        order = np.argsort(values)
+        chosen = np.searchsorted(np.cumsum(weights[order]), ranks)
+        return [float(value) for value in values[order[chosen]]]
+    sample = np.empty(SAMPLE)
+    sample_gaps(gaps, total, sample)
+    sample.sort()
+    lows, highs = [], []
+    for rank in ranks:
+        share = rank / total
+        half = MARGIN * math.sqrt(SAMPLE * share * (1.0 - share)) + 2.0
+        first, last = int(share * SAMPLE - half), math.ceil(share * SAMPLE + half)
+        lows.append(float(sample[first]) if first >= 0 else -math.inf)
+        highs.append(float(sample[last]) if last < SAMPLE else math.inf)
+    return _bracketed(gaps, ranks, lows, highs)
+
+
+def _bracketed(gaps: Table, ranks: list[int], lows: list[float], highs: list[float]) -> list[float]:
+    targets = len(ranks)
+    passed, tallies, inside = np.zeros(targets + 1, np.int64), np.zeros(targets, TALLY), np.empty((targets, len(gaps)), GAP)
+    cut(gaps, np.array(lows), np.array(highs), passed, tallies, inside)
+    before = np.cumsum(passed[:-1])
+    answers: list[float] = []
+    for target, (rank, low, high) in enumerate(zip(ranks, lows, highs, strict=True)):
+        below_low, at_low, between, at_high, entries = tallies[target].tolist()
+        left = rank - below_low - int(before[target])
+        if left <= 0:
+            answers += _bracketed(gaps, [rank], [-math.inf], [low])
+        elif left <= at_low:
+            answers.append(low)
+        elif left <= at_low + between:
+            answers += gap_ranks(inside[target, :entries], [left - at_low])
+        elif left <= at_low + between + at_high:
+            answers.append(high)
+        else:
+            answers += _bracketed(gaps, [rank], [high], [math.inf])
     return answers
-
-
-def _pick(gaps: Table, low: float, high: float, sub: int, rank: int) -> float:
-    values, weights = np.empty(1024), np.empty(1024, np.int64)
-    found = collect(gaps, low, high, sub, values, weights)
-    if found > len(values):
-        values, weights = np.empty(found), np.empty(found, np.int64)
-        collect(gaps, low, high, sub, values, weights)
-    order = np.argsort(values[:found], kind="stable")
-    return float(values[order[np.searchsorted(np.cumsum(weights[order]), rank)]])

@@ -1,0 +1,90 @@
+"""Percentiles that never list the values, against sorted lists of all of them."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.kernels import statistics
+from models.kernels.scheduler_state import GAP, RESULT
+from models.kernels.step import LINEAR, StepModel
+from models.simulate import simulate
+from models.simulation_summary import nearest_rank, summarise
+from models.simulation_types import Deadlines, EngineParameters, RequestArrays, Status
+
+
+def listed(gaps):
+    return np.sort(np.concatenate([np.repeat(g["start"] + np.arange(g["count"]) * g["slope"], g["weight"]) for g in gaps]))
+
+
+@st.composite
+def logs(draw):
+    """Ramps, points and ties, heavy and light."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    gaps = np.zeros(draw(st.integers(1, 300)), GAP)
+    levels = draw(st.sampled_from([2, 5, 10**6]))
+    gaps["start"] = rng.integers(1, levels + 1, len(gaps)) * 1e-3
+    gaps["slope"] = rng.choice(draw(st.sampled_from([[0.0], [0.0, 1e-3], [1e-6, 3e-5, 2e-3]])), len(gaps))
+    gaps["count"], gaps["weight"] = rng.integers(1, draw(st.sampled_from([2, 40])), len(gaps)), rng.integers(1, 30, len(gaps))
+    return gaps
+
+
+@pytest.mark.parametrize(("few", "sample", "margin"), [(4096, 2048, 3.0), (8, 16, 1.0), (1, 4, 0.0)])
+@settings(max_examples=80, deadline=None)
+@given(gaps=logs())
+def test_gap_ranks_are_those_of_the_sorted_list(few, sample, margin, gaps):
+    """Small samples without a margin make brackets miss their rank, so that every way through the selection is taken."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("LISTED", few), ("SAMPLE", sample), ("MARGIN", margin)):
+            patch.setattr(statistics, name, value)
+        told = listed(gaps)
+        ranks = sorted({1, len(told), *(nearest_rank(len(told), percent) for percent in (10, 50, 90, 99))})
+        np.testing.assert_allclose(statistics.gap_ranks(gaps, ranks), told[np.array(ranks) - 1], rtol=1e-13, atol=0)
+
+
+@given(values=st.lists(st.sampled_from([0.0, 1.0, 2.5]) | st.floats(0, 1e6), min_size=1, max_size=60), data=st.data())
+def test_value_ranks_are_those_of_the_sorted_list(values, data):
+    ranks = sorted(data.draw(st.lists(st.integers(1, len(values)), min_size=1, max_size=5)))
+    assert statistics.value_ranks(np.array(values), ranks) == [sorted(values)[rank - 1] for rank in ranks]
+
+
+def test_summary_of_two_classes_by_hand():
+    """Each figure of the summary from the records, written out: delivery counts, refused and single-token requests do not everywhere."""
+    rng = np.random.default_rng(5)
+    count = 400
+    requests = RequestArrays(
+        np.sort(rng.random(count) * 20), rng.integers(1, 60, count), rng.integers(1, 4, count), rng.integers(0, 2, count), ("a", "b")
+    )
+    model = StepModel(LINEAR, 1e30, 1e30, 0, 0, 0, 0, 0, 0, fixed_s=0.02, per_token_s=2e-3)
+    limits = Deadlines((0.8, 0.6), (0.9, float("inf")), (0.14, 0.15), (float("inf"), 0.13))
+    engine = EngineParameters(max_num_seqs=8, token_budget=64, admission_limit=10, delivery_s=0.01)
+    result = simulate(requests, engine, model, deadlines=limits)
+    summary = summarise(result)
+    assert 0 < (result.records["status"] == Status.OVER_LIMIT).sum() < count
+    for place, name in enumerate(("a", "b")):
+        one = summary.by_class[name]
+        r, output = (values[requests.klass == place] for values in (result.records, requests.output))
+        done, several = r["status"] == Status.FINISHED, (r["status"] == Status.FINISHED) & (output > 1)
+        ttft, e2e = r["first"] - r["arrival"] + 0.01, r["last"] - r["arrival"] + 0.01
+        tpot = (r["last"] - r["first"]) / np.maximum(output - 1, 1)
+        good = done & (ttft <= limits.ttft[place]) & (e2e <= limits.e2e[place]) & (r["max_gap"] <= limits.itl[place])
+        good &= tpot <= limits.tpot[place]
+        assert 0 < good.sum() < done.sum()
+        assert (one.requests, one.finished, one.good, one.refused) == (len(r), done.sum(), good.sum(), len(r) - done.sum())
+        queue, gap = r["scheduled"] - r["arrival"], r["max_gap"]
+        for told, values in (
+            (one.ttft, ttft[done]), (one.e2e, e2e[done]), (one.queue, queue[done]), (one.tpot, tpot[several]), (one.max_itl, gap[several])
+        ):  # fmt: skip
+            ordered = np.sort(values)
+            wanted = [ordered[nearest_rank(len(values), percent) - 1] for percent in (50, 90, 95, 99)]
+            np.testing.assert_allclose([told.p50, told.p90, told.p95, told.p99, told.max, told.mean], [*wanted, ordered[-1], values.mean()])
+    assert summary.overall.good == summary.by_class["a"].good + summary.by_class["b"].good
+
+
+def test_queue_growth_counts_those_not_yet_begun():
+    """Two wait at half time, three at the end of the arrivals, 5 s later; a refused one and one never arrived do not count."""
+    records = np.zeros(6, RESULT)
+    records["arrival"] = [0, 4, 5, 7, 10, -1]
+    records["scheduled"] = [0, 11, 12, 13, -1, -1]
+    records["last"] = [1, 14, 14, 15, 10, -1]
+    assert statistics.waiting_growth(records, 5.0, 10.0) == 1
