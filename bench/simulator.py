@@ -30,7 +30,7 @@ from models.kernels.step import PHYSICAL, StepModel  # noqa: E402
 from models.knee import Engine, knee  # noqa: E402
 from models.simulate import simulate  # noqa: E402
 from models.simulation_summary import summarise  # noqa: E402
-from models.simulation_types import Cache, Deadlines, EngineParameters, Policy, PrefixTree, RequestArrays  # noqa: E402
+from models.simulation_types import Cache, Deadlines, EngineParameters, Policy, PrefixTree, RequestArrays, SimulationInputs  # noqa: E402
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD, FFN, VOCABULARY = 32, 4096, 32, 8, 128, 14336, 128256
 LINEARS = LAYERS * (HIDDEN * (HEADS + 2 * KV_HEADS) * HEAD + HEADS * HEAD * HIDDEN + 3 * HIDDEN * FFN)
@@ -55,7 +55,7 @@ def poisson(rate: float, count: int, prompt: int, output: int, seed: int = 0, gr
 
 def knee_rate(engine: EngineParameters, prompt: int, output: int, groups: int = 0) -> float:
     found = knee(
-        Engine(engine, MODEL, None, LIMITS), lambda rate, seed: poisson(rate, 3000, prompt, output, seed, groups),
+        Engine(SimulationInputs(engine, MODEL, MODEL, 1, 0), LIMITS), lambda rate, seed: poisson(rate, 3000, prompt, output, seed, groups),
         low=0.5, high=200.0, share=0.95, seeds=(0, 1, 2),
     )  # fmt: skip
     return found.rate

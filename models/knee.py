@@ -13,10 +13,9 @@ import numpy as np
 from scipy.special import stdtrit  # the quantile alone; scipy.stats takes a second to import
 
 from models.errors import InputError
-from models.kernels.step import StepModel
-from models.simulate import simulate
+from models.serving import serve
 from models.simulation_summary import SimulationSummary, good_requests, summarise
-from models.simulation_types import Deadlines, EngineParameters, RequestArrays
+from models.simulation_types import Deadlines, RequestArrays, SimulationInputs
 
 Traffic = Callable[[float, int], RequestArrays]  # (rate, seed) → requests
 
@@ -25,14 +24,12 @@ Traffic = Callable[[float, int], RequestArrays]  # (rate, seed) → requests
 class Engine:
     """What runs the traffic and what counts as good."""
 
-    parameters: EngineParameters
-    prefill: StepModel
-    decode: StepModel | None
+    inputs: SimulationInputs
     deadlines: Deadlines
 
     def share_good(self, requests: RequestArrays, seed: int) -> float:
         """Good requests over all that arrived."""
-        result = simulate(requests, self.parameters, self.prefill, self.decode, seed=seed, deadlines=self.deadlines)
+        result = serve(requests, self.inputs, seed=seed, deadlines=self.deadlines)
         return good_requests(result) / len(requests)
 
 
@@ -81,12 +78,4 @@ def knee(
 
 def goodput_curve(engine: Engine, traffic: Traffic, rates: Sequence[float], *, seed: int = 0) -> list[tuple[float, SimulationSummary]]:
     """(rate, summary) for each rate: throughput and goodput of figures 8-33 and 8-34."""
-    return [
-        (
-            rate,
-            summarise(
-                simulate(traffic(rate, seed), engine.parameters, engine.prefill, engine.decode, seed=seed, deadlines=engine.deadlines)
-            ),
-        )
-        for rate in rates
-    ]
+    return [(rate, summarise(serve(traffic(rate, seed), engine.inputs, seed=seed, deadlines=engine.deadlines))) for rate in rates]

@@ -7,7 +7,6 @@ verification bound of such a calibration, rows x FLOPs / (efficiency x peak), en
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,34 +15,31 @@ from models.case import BranchAxes, Case
 from models.columns import Columns
 from models.describe.calibration import Affine, EfficiencyTable, Table
 from models.describe.configuration import Configuration, DraftSource
+from models.describe.scheduler import BlockReserve, Retention, Scheduling, TurnedAway
 from models.errors import ContradictionError, NotCoveredError
 from models.kernels.burst import footprint
 from models.kernels.step import LINEAR, PHYSICAL, StepModel
 from models.lower import captured_rows, lower
-from models.simulation_types import LARGE_BUDGET, Cache, EngineParameters, Policy
+from models.memory import blocks, kib, kv_layout
+from models.simulation_types import LARGE_BUDGET, Cache, EngineParameters, Policy, Reserve, SimulationInputs
 from models.speculation import acceptance_chain
 from models.step_time import efficiency, step_model
 
+POLICIES = {
+    Scheduling.FIXED: Policy.FIXED, Scheduling.CONTINUOUS: Policy.CONTINUOUS, Scheduling.CHUNKED: Policy.CHUNKED,
+    Scheduling.PREFILL_FIRST: Policy.PREFILL_FIRST,
+}  # fmt: skip
+RESERVES = {BlockReserve.CHUNK: Reserve.CHUNK, BlockReserve.PROMPT: Reserve.PROMPT, BlockReserve.WHOLE: Reserve.WHOLE}
 NO_BLOCKS = "the pool holds no KV block beside weights, draft and activations"
 
 
-@dataclass(frozen=True)
-class SimulationInputs:
-    """What ``models.simulate.simulate`` needs beside the requests."""
-
-    engine: EngineParameters
-    prefill: StepModel
-    decode: StepModel
-    devices: int
-    pool_bytes: int  # KV pool of one device
-
-
 def lower_simulation(
-    case: Case, configuration: Configuration, *, random: bool = True, policy: Policy | None = None
+    case: Case, configuration: Configuration, *, random: bool = True, policy: Scheduling | None = None, faster: Configuration | None = None
 ) -> SimulationInputs:  # fmt: skip
     """Lower one configuration; ``random`` draws acceptance position by position, else every round emits its mean.
 
-    ``policy`` None is the engine's own. Static batches and Orca's whole prompts know neither budget nor chunk cap.
+    ``policy`` None is the scenario's, else the engine's own. Static batches and Orca's whole prompts know neither budget nor chunk
+    cap. ``faster`` is the configuration of the second instance, where the scenario has one.
 
     Where prefill efficiency depends on the batch, a burst prefills as one batch and other traffic request by request.
     """
@@ -54,25 +50,47 @@ def lower_simulation(
         )  # fmt: skip
     k = lower(case, BranchAxes.of(configuration))
     prefill, decode = _models(case, k, min(case.request.arrivals.burst or 1, configuration.max_num_seqs))
-    pool, per_token = _pool(case, k, configuration), _kv_kib_per_token(k, case)
+    pool, per_token = _pool(case, k, configuration), _kv_kib_per_token(k, case, configuration)
     graphs = (configuration.cuda_graphs, configuration.captured_sizes, False)
-    chosen = policy if policy is not None else Policy.PREFILL_FIRST if case.engine.name == "sglang" else Policy.CHUNKED
-    whole = chosen in (Policy.FIXED, Policy.CONTINUOUS)
     engine = EngineParameters(
-        policy=chosen, max_num_seqs=configuration.max_num_seqs,
-        token_budget=LARGE_BUDGET if whole else configuration.max_num_batched_tokens,
-        chunk_cap=0 if whole else configuration.prefill_chunk or 0, block_tokens=case.block_tokens,
-        kv_blocks=_blocks(pool, per_token, case),
-        cache=Cache.LRU if configuration.prefix_sharing else Cache.OFF,
-        max_model_len=case.scenario.engine.max_model_len or case.architecture.context, admission_limit=configuration.admission_limit or 0,
+        block_tokens=case.block_tokens, kv_blocks=_blocks(pool, per_token, case),
+        max_model_len=case.scenario.engine.max_model_len or case.architecture.context,
         kv_bytes_per_token=float(((k.kv_private_read / k.samples + k.kv_shared_read) / k.context)[0]),
         shared_read_once=case.calibration.shared_prefix_read == "once", constant_context=_constant(case),
         graph_sizes=captured_rows(case, (configuration.draft, configuration.draft_tokens), graphs),
         micro_batch=configuration.max_num_batched_tokens if case.engine.separate_batches else 0,
         tiled_from=case.engine.tiled_from(case.device.architecture, configuration.kv_format),
-        delivery_s=case.calibration.delivery_s, **_speculation(case, configuration, random=random),
+        delivery_s=case.calibration.delivery_s, **_scheduling(case, configuration, policy),
+        **_speculation(case, configuration, random=random),
     )  # fmt: skip
-    return SimulationInputs(engine, prefill, decode, configuration.tensor_parallel, pool * 1024)
+    elsewhere = lower_simulation(case, faster, random=random, policy=policy) if faster is not None else None
+    scheduler = case.scenario.engine.scheduler
+    return SimulationInputs(engine, prefill, decode, configuration.tensor_parallel, pool * 1024, scheduler.turned_away, elsewhere)
+
+
+def own_policy(engine: str) -> Scheduling:
+    """What the engine does when nothing is said."""
+    return Scheduling.PREFILL_FIRST if engine == "sglang" else Scheduling.CHUNKED
+
+
+def _scheduling(case: Case, configuration: Configuration, policy: Scheduling | None) -> dict[str, Any]:
+    """The scheduler's choices in the simulator's terms. Who may wait outside needs no limit inside, only fewer sequences at once."""
+    given = case.scenario.engine.scheduler
+    chosen = policy or given.policy or own_policy(case.engine.name)
+    whole = chosen in (Scheduling.FIXED, Scheduling.CONTINUOUS)
+    waits = given.turned_away is TurnedAway.QUEUE
+    if given.async_scheduling or (waits and given.deadline_aware):
+        raise NotCoveredError("the simulator does not yet do this", path="engine.scheduler", way_out="leave async_scheduling and queue out")
+    limit, seqs = configuration.admission_limit, configuration.max_num_seqs
+    cache = Cache.VALUE if given.retention is Retention.VALUE else Cache.LRU
+    return {
+        "policy": POLICIES[chosen], "reserve": RESERVES[given.reserve], "cache": cache if configuration.prefix_sharing else Cache.OFF,
+        "max_num_seqs": min(seqs, limit) if waits and limit is not None else seqs,
+        "admission_limit": 0 if waits or limit is None else limit,
+        "token_budget": LARGE_BUDGET if whole else configuration.max_num_batched_tokens,
+        "chunk_cap": 0 if whole else configuration.prefill_chunk or 0,
+        "deadline_aware": given.deadline_aware, "late_wait": waits, "async_scheduling": given.async_scheduling,
+    }  # fmt: skip
 
 
 def _constant(case: Case) -> bool:
@@ -129,22 +147,25 @@ def _pool(case: Case, k: Columns, configuration: Configuration) -> int:
     return room if budget is None else min(room, budget // 1024 - (int(m.pool[0]) - shared))
 
 
-def _kv_kib_per_token(k: Columns, case: Case) -> float:
+def _kv_kib_per_token(k: Columns, case: Case, configuration: Configuration) -> float:
     """KiB of one stored token on one device, windows and drafts of a full-length request spread over its tokens."""
     stored = case.request.prompt_tokens + case.request.output_tokens - 1
-    whole = k.kv_shared_kib + k.kv_private_kib / k.samples + k.draft_kib_per_request / k.samples
-    return float((whole / (-(-stored // case.block_tokens) * case.block_tokens))[0])
+    alone = kv_layout(
+        case.architecture, configuration.kv_format, stored_tokens=stored, block_tokens=case.block_tokens, tp=configuration.tensor_parallel
+    )
+    whole = kib(alone.total(1)) + float((k.draft_kib_per_request / k.samples)[0])
+    return whole / (blocks(stored, case.block_tokens) * case.block_tokens)
 
 
 def _blocks(pool_kib: int, kib_per_token: float, case: Case) -> int:
     if kib_per_token <= 0:
         return 0
-    blocks = int(pool_kib / (kib_per_token * case.block_tokens) + 1e-9)
-    if blocks < 1:
+    count = int(pool_kib / (kib_per_token * case.block_tokens) + 1e-9)
+    if count < 1:
         raise ContradictionError(
             NO_BLOCKS, path="hardware", value=f"{pool_kib} KiB", way_out="use more memory, fewer sequences or a smaller budget"
         )
-    return blocks
+    return count
 
 
 def _speculation(case: Case, configuration: Configuration, *, random: bool) -> dict[str, Any]:

@@ -1,18 +1,16 @@
-"""Choices around the scheduler: the token budget that a largest gap allows, and what happens to requests that are turned away.
+"""The token budget that a largest gap allows (section 8.2.4).
 
 Units: seconds and tokens.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass
 
 from models.errors import InputError
 from models.kernels.step import StepModel, causal_pairs, step_seconds
-from models.simulate import graph_padding, simulate
-from models.simulation_types import Deadlines, EngineParameters, RequestArrays, SimulationResult, Status
+from models.simulate import graph_padding
+from models.simulation_types import EngineParameters
 
 
 @dataclass(frozen=True)
@@ -69,38 +67,3 @@ def budget_for_gap(engine: EngineParameters, prefill: StepModel, decode: StepMod
         else:
             high = middle
     return low + mix.decoders * (engine.draft_tokens + 1)
-
-
-@dataclass(frozen=True)
-class HandOver:
-    """The instance that turned requests away, the one that took them, and which requests those were."""
-
-    first: SimulationResult
-    second: SimulationResult | None
-    moved: np.ndarray[tuple[int], np.dtype[np.int64]]
-
-
-def simulate_with_hand_over(
-    requests: RequestArrays, engine: EngineParameters, prefill: StepModel, decode: StepModel | None,
-    other: EngineParameters, other_prefill: StepModel, other_decode: StepModel | None,
-    *, deadlines: Deadlines | None = None, seed: int = 0,
-) -> HandOver:  # fmt: skip
-    """Requests refused by the admission limit or as too late run on another instance (or a faster configuration) instead.
-
-    They reach it when they are refused; their times still count from the planned arrival. Traffic by the clock only.
-    """
-    if requests.follows is not None:
-        raise InputError("hand-over needs traffic by the clock; sessions and closed loops wait for an answer", path="requests.follows")
-    first = simulate(requests, engine, prefill, decode, seed=seed, deadlines=deadlines)
-    refused = np.flatnonzero(first.status(Status.LATE) | first.status(Status.OVER_LIMIT))
-    moved = refused[np.argsort(first.records["last"][refused], kind="stable")]
-    if not len(moved):
-        return HandOver(first, None, moved)
-    sent = replace(
-        requests, arrival=np.ascontiguousarray(first.records["last"][moved]), prompt=requests.prompt[moved], output=requests.output[moved],
-        klass=None if requests.klass is None else requests.klass[moved], prefixes=None,
-        cancel=None if requests.cancel is None else np.maximum(requests.cancel[moved], first.records["last"][moved]),
-    )  # fmt: skip
-    second = simulate(sent, other, other_prefill, other_decode, seed=seed, deadlines=None)
-    second.records["arrival"] = requests.arrival[moved]
-    return HandOver(first, replace(second, deadlines=deadlines), moved)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.kernels import scheduler_state as memory
-from models.simulation_types import Floats, Records, SimulationResult
+from models.simulation_types import Floats, Records, SimulationResult, Status
 
 PERCENTS = (50, 90, 95, 99)
 
@@ -122,6 +122,9 @@ def _measure(result: SimulationResult, klass: int) -> tuple[Records, Floats]:
     kinds = np.zeros(0, np.int64) if result.requests.klass is None else result.requests.klass
     limits = np.zeros((0, 4)) if result.deadlines is None else result.deadlines.table()
     statistics.measure(result.records, result.requests.output, kinds, klass, limits, result.engine.delivery_s, metrics, totals)
+    if result.requests.branches is not None:
+        mine = (result.records["status"] == Status.FINISHED) & (True if klass < 0 else kinds == klass)
+        totals["output_tokens"] = (result.requests.output * result.requests.branches)[mine].sum()
     return totals[0], metrics
 
 

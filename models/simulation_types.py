@@ -11,7 +11,9 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from models.describe.scheduler import TurnedAway
 from models.errors import ContradictionError, InputError
+from models.kernels.step import StepModel
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -54,6 +56,7 @@ class Status(IntEnum):
     OVER_LIMIT = 3  # refused by the admission limit
     LATE = 4  # refused because its deadline could not be met any more
     CANCELLED = 5
+    HANDED_OVER = 6  # turned away here and answered by an instance that is not simulated
 
 
 @dataclass(frozen=True)
@@ -89,10 +92,11 @@ class RequestArrays:
     prefixes: PrefixTree | None = None
     follows: Integers | None = None
     cancel: Floats | None = None  # when the client gives up, inf: never
+    branches: Integers | None = None  # answers wanted to each prompt; ``models.branches`` makes a request of each
 
     def __post_init__(self) -> None:
         count = len(self.arrival)
-        for name in ("prompt", "output", "klass", "follows", "cancel"):
+        for name in ("prompt", "output", "klass", "follows", "cancel", "branches"):
             values = getattr(self, name)
             if values is not None and len(values) != count:
                 raise ContradictionError(
@@ -105,7 +109,7 @@ class RequestArrays:
         if count and not (np.isfinite(self.arrival).all() and self.arrival.min() >= 0):
             raise InputError("arrival times must be finite and not negative", path="requests.arrival", way_out="repair or drop those rows")
         self._check_times()
-        self._check_cancel()
+        self._check_options()
 
     def _check_times(self) -> None:
         clocked = self.arrival if self.follows is None else self.arrival[self.follows < 0]
@@ -116,12 +120,17 @@ class RequestArrays:
         if self.klass is not None and len(self) and not (self.klass.min() >= 0 and self.klass.max() < len(self.class_names)):
             raise ContradictionError("a request's class has no name", path="requests.klass", value=int(self.klass.max()))
 
-    def _check_cancel(self) -> None:
+    def _check_options(self) -> None:
         if self.cancel is not None and len(self):
             if self.follows is not None:
                 raise ContradictionError("requests that follow others cannot carry a time of cancellation", path="requests.cancel")
             if np.isnan(self.cancel).any() or (self.cancel < self.arrival).any():
                 raise InputError("a cancellation precedes its arrival", path="requests.cancel")
+        if self.branches is not None and len(self):
+            if self.follows is not None:
+                raise ContradictionError("requests that follow others cannot branch", path="requests.branches")
+            if self.branches.min() < 1:
+                raise InputError("a prompt has at least one answer", path="requests.branches", value=int(self.branches.min()))
 
     @staticmethod
     def _check_followers(follows: Integers) -> None:
@@ -150,6 +159,8 @@ class EngineParameters:
     max_model_len: int = 0
     admission_limit: int = 0  # requests inside the engine, queue included; more are refused
     deadline_aware: bool = False
+    late_wait: bool = False  # whom a deadline turns away waits behind all others instead of being refused
+    async_scheduling: bool = False  # a cancellation takes effect one iteration later
     kv_bytes_per_token: float = 0.0  # read for each cached token of each sequence
     state_bytes_per_sequence: float = 0.0
     shared_read_once: bool = False  # the attention kernel reads a shared prefix once for all its decoders
@@ -189,6 +200,24 @@ class EngineParameters:
 
 
 @dataclass(frozen=True)
+class SimulationInputs:
+    """What ``models.serving.serve`` needs beside the requests. ``elsewhere`` answers whom this instance turns away."""
+
+    engine: EngineParameters
+    prefill: StepModel
+    decode: StepModel
+    devices: int
+    pool_bytes: int  # KV pool of one device
+    turned_away: TurnedAway = TurnedAway.REJECT
+    elsewhere: SimulationInputs | None = None
+
+    @property
+    def all_devices(self) -> int:
+        """Devices of this instance and of the second one."""
+        return self.devices + (self.elsewhere.devices if self.elsewhere is not None else 0)
+
+
+@dataclass(frozen=True)
 class Deadlines:
     """Largest TTFT, e2e, gap and mean gap of each class; infinity where there is none. Order of ``RequestArrays.class_names``."""
 
@@ -225,6 +254,7 @@ class SimulationResult:
     rows: Records
     stopped_early: bool
     warnings: tuple[str, ...] = field(default=())
+    elsewhere: SimulationResult | None = None  # the second instance's own run, whose answers stand in ``records`` too
 
     @property
     def makespan(self) -> float:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from models.describe.traffic import ArrivalProcess, ContextUpdate, Lengths, TrafficClass
+from models.describe.traffic import ArrivalProcess, ContextUpdate, Lengths, Patience, TrafficClass
 from models.errors import ContradictionError
 from models.readers.traces import Trace
 from models.simulation_types import Floats, Integers, PrefixTree, RequestArrays
@@ -27,6 +29,8 @@ class _Draft:
     output: list[int] = field(default_factory=list)
     klass: list[int] = field(default_factory=list)
     follows: list[int] = field(default_factory=list)
+    cancel: list[float] = field(default_factory=list)
+    branches: list[int] = field(default_factory=list)
     path: list[list[int]] = field(default_factory=list)
     parent: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -44,6 +48,8 @@ class _Draft:
         ):
             values.append(value)  # type: ignore[attr-defined]
         self.path.append(path)
+        self.cancel.append(math.inf)
+        self.branches.append(1)
         return len(self.arrival) - 1
 
 
@@ -61,6 +67,20 @@ def draw_lengths(lengths: Lengths, count: int, random: np.random.Generator) -> I
         values = random.choice(np.array(lengths.empirical, np.int64), count)
     values = values if lengths.most is None else np.minimum(values, lengths.most)
     return values if lengths.least is None else np.maximum(values, lengths.least)
+
+
+def draw_patience(patience: Patience, count: int, random: np.random.Generator) -> Floats:
+    """Seconds that ``count`` clients wait for their answer; infinite for those who never give up."""
+    if patience.fixed is not None:
+        values = np.full(count, patience.fixed)
+    elif patience.uniform is not None:
+        values = random.uniform(*patience.uniform, count)
+    elif patience.lognormal is not None:
+        variance = math.log1p(patience.lognormal.cv**2)
+        values = random.lognormal(math.log(patience.lognormal.mean) - variance / 2, math.sqrt(variance), count)
+    else:
+        values = random.choice(np.array(patience.empirical, np.float64), count)
+    return np.where(random.random(count) < patience.share, values, math.inf)
 
 
 def draw_arrivals(process: ArrivalProcess, count: int, random: np.random.Generator) -> Floats:
@@ -102,11 +122,13 @@ def _draw_class(draft: _Draft, traffic: TrafficClass, klass: int, root: int, ran
     arrival = draw_arrivals(traffic.arrivals, count, random)
     loop, first = traffic.arrivals.closed_loop, len(draft.arrival)
     shared = [root] if root >= 0 else []
+    waits = draw_patience(traffic.cancel_after, count, random) if traffic.cancel_after is not None else np.full(count, math.inf)
     for place in range(count):
         after = first + place - loop.concurrency if loop is not None and place >= loop.concurrency else -1
         when = loop.think if loop is not None and after >= 0 else float(arrival[place])
         if traffic.session is None:
-            draft.request(when, int(prompt[place]), int(output[place]), klass, shared, after)
+            one = draft.request(when, int(prompt[place]), int(output[place]), klass, shared, after)
+            draft.cancel[one], draft.branches[one] = when + float(waits[place]), traffic.samples
         else:
             _draw_session(draft, traffic, klass, root, (when, int(prompt[place]), int(output[place])), random)
 
@@ -155,10 +177,23 @@ def _ordered(draft: _Draft, names: tuple[str, ...]) -> RequestArrays:
     return RequestArrays(
         arrival[order], np.array(draft.prompt, np.int64)[order], np.array(draft.output, np.int64)[order],
         klass=np.array(draft.klass, np.int64)[order] if len(names) > 1 else None, class_names=names,
-        prefixes=tree if draft.parent else None, follows=linked if waits.any() else None,
+        prefixes=tree if draft.parent else None, follows=linked if waits.any() else None, **_optional(draft, order),
     )  # fmt: skip
 
 
-def from_trace(trace: Trace, *, name: str = "trace", speed: float = 1.0) -> RequestArrays:
-    """The requests of a trace; ``speed`` 2 plays it twice as fast."""
-    return RequestArrays(trace.arrival / speed, trace.prompt, trace.output, class_names=(name,), prefixes=trace.prefixes)
+def _optional(draft: _Draft, order: npt.NDArray[np.intp]) -> dict[str, Any]:
+    """Patience and branches, where some class has them."""
+    cancel, branches = np.array(draft.cancel)[order], np.array(draft.branches, np.int64)[order]
+    return {"cancel": cancel if np.isfinite(cancel).any() else None, "branches": branches if (branches > 1).any() else None}
+
+
+def from_trace(
+    trace: Trace, *, name: str = "trace", speed: float = 1.0, patience: Patience | None = None, samples: int = 1, seed: int = 0
+) -> RequestArrays:  # fmt: skip
+    """The requests of a trace; ``speed`` 2 plays it twice as fast. Clients wait as long as ever they do, whatever the speed."""
+    arrival, count = trace.arrival / speed, len(trace)
+    waits = None if patience is None else draw_patience(patience, count, np.random.default_rng([seed, 0]))
+    return RequestArrays(
+        arrival, trace.prompt, trace.output, class_names=(name,), prefixes=trace.prefixes,
+        cancel=None if waits is None else arrival + waits, branches=None if samples == 1 else np.full(count, samples, np.int64),
+    )  # fmt: skip

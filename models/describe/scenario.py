@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from models.describe.base import Bandwidth, ByteCount, Description
 from models.describe.configuration import Configuration
+from models.describe.scheduler import Scheduler, TurnedAway
 from models.describe.workload import RequestClass
 from models.errors import GoodputError, InputError, UnknownNameError
 
@@ -46,6 +47,7 @@ class EngineChoice(Description):
     block_tokens: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     max_model_len: Annotated[int, Field(ge=1, strict=True)] | None = None
+    scheduler: Scheduler = Scheduler()
     fixed: dict[str, Any] = {}
 
     @model_validator(mode="before")
@@ -110,6 +112,23 @@ class Scenario(Description):
             raise ValueError("candidates is empty")
         return self
 
+    @model_validator(mode="after")
+    def _scheduler_has_work(self) -> Self:
+        """A choice that nothing could call on is refused, not ignored."""
+        one = self.engine.scheduler
+        if one.deadline_aware and not any(c.slo.ttft or c.slo.e2e for c in self.workload.values()):
+            raise ValueError("engine.scheduler.deadline_aware needs a ttft or e2e deadline in some class")
+        places = (self.engine.fixed, self.search or {}, *(self.candidates or {}).values())
+        limited = any("admission_limit" in given for given in places) or (self.search is None and self.candidates is None)
+        if one.turned_away is not TurnedAway.REJECT and not one.deadline_aware and not limited:
+            raise ValueError("engine.scheduler.turned_away needs deadline_aware: true or an admission_limit: nothing else turns away")
+        if isinstance(one.faster, str) and one.faster not in (self.candidates or {}):
+            raise ValueError(f"engine.scheduler.faster names no candidate: {one.faster!r} (write its settings, or add it to candidates)")
+        waiting = [name for name, c in self.workload.items() if c.session is not None or c.arrivals.closed_loop is not None]
+        if one.turned_away in (TurnedAway.HAND_OVER, TurnedAway.FASTER) and waiting:
+            raise ValueError(f"turned_away {one.turned_away.value} needs requests by the clock; those of {waiting[0]} wait for answers")
+        return self
+
     @property
     def objectives(self) -> tuple[Objective, ...]:
         """The objectives as a tuple; several ask for a Pareto front."""
@@ -117,8 +136,8 @@ class Scenario(Description):
 
     @property
     def is_burst(self) -> bool:
-        """Whether the closed form covers the traffic: one class, all requests at once."""
-        return len(self.workload) == 1 and next(iter(self.workload.values())).closed_form
+        """Whether the closed form covers the traffic: one class, all requests at once, nothing but the fixed batch asked for."""
+        return len(self.workload) == 1 and next(iter(self.workload.values())).closed_form and self.engine.scheduler.closed_form
 
     def only_class(self) -> tuple[str, RequestClass]:
         """The single request class of a closed-form plan."""

@@ -67,6 +67,44 @@ class Lengths(Description):
         return max(self.least or 1, min(round(mean), self.most or round(mean)))
 
 
+class LognormalTime(Description):
+    """Mean and coefficient of variation of the time itself (not of its logarithm)."""
+
+    mean: Seconds
+    cv: Annotated[float, Field(gt=0, le=20)]
+
+
+class Patience(Description):
+    """How long a client waits for the whole answer before it gives up: exactly one of fixed, uniform [low, high], lognormal, empirical.
+
+    Counted from the planned arrival. ``share`` of the clients ever give up; the others wait for ever.
+    """
+
+    fixed: Seconds | None = None
+    uniform: tuple[Seconds, Seconds] | None = None
+    lognormal: LognormalTime | None = None
+    empirical: Annotated[tuple[Seconds, ...], Field(min_length=1)] | None = None
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_time(cls, value: Any) -> Any:
+        return value if isinstance(value, dict | Patience) else {"fixed": value}
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        given = [name for name in ("fixed", "uniform", "lognormal", "empirical") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of fixed, uniform, lognormal, empirical; {' and '.join(given) or 'none'} given")
+        if self.uniform is not None and self.uniform[0] > self.uniform[1]:
+            raise ValueError(f"uniform needs low <= high, not {self.uniform[0]} > {self.uniform[1]}")
+        least = self.fixed if self.fixed is not None else self.lognormal.mean if self.lognormal is not None else None
+        times = (*(self.uniform or ()), *(self.empirical or ()), *(() if least is None else (least,)))
+        if min(times) <= 0:
+            raise ValueError("a client waits for longer than 0 s")
+        return self
+
+
 class ClosedLoop(Description):
     """``concurrency`` clients, each of which sends its next request ``think`` after the answer to the last one."""
 
@@ -149,6 +187,8 @@ class TrafficClass(Description):
     shared_prefix_tokens: Annotated[int, Field(ge=0, le=100_000_000, strict=True)] = 0
     prefix_cached: bool = False
     session: Session | None = None
+    cancel_after: Patience | None = None
+    samples: Annotated[int, Field(ge=1, le=1024, strict=True)] = 1
 
     @model_validator(mode="after")
     def _prefix(self) -> Self:

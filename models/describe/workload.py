@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from models.describe.base import ByteCount, Description, PerSecond, Seconds
 from models.describe.configuration import DraftSource
-from models.describe.traffic import ClosedLoop, Lengths, OnOff, Session
+from models.describe.traffic import ClosedLoop, Lengths, OnOff, Patience, Session
 
 Tokens = Annotated[int, Field(ge=1, le=100_000_000, strict=True)]
 
@@ -178,6 +178,7 @@ class RequestClass(Description):
     prefix_cached: bool = False  # the shared prefix is in the cache before the first arrival
     session: Session | None = None  # each arrival begins a conversation of several turns
     arrivals: Arrivals
+    cancel_after: Patience | None = None  # the client gives up when its whole answer is not there in time
     slo: Slo = Slo()
     quality: Quality | None = None
     speculation: dict[DraftSource, Acceptance] = {}
@@ -210,6 +211,10 @@ class RequestClass(Description):
             raise ValueError("prefix_cached needs shared_prefix_tokens above 0")
         if self.session is not None and self.arrivals.closed_loop is not None:
             raise ValueError("a session paces its own turns; give its first turns an open arrival process")
+        waits = "session" if self.session is not None else "closed_loop" if self.arrivals.closed_loop is not None else None
+        given = "cancel_after" if self.cancel_after is not None else "samples" if self.samples > 1 else None
+        if waits is not None and given is not None:
+            raise ValueError(f"{given} needs requests that arrive by the clock, not after an answer ({waits}); leave one of them out")
         if DraftSource.NONE in self.speculation:
             raise ValueError("speculation lists draft sources; 'none' is not one")
         return self
@@ -222,4 +227,5 @@ class RequestClass(Description):
     @property
     def closed_form(self) -> bool:
         """Whether one length and one burst say everything."""
-        return self.arrivals.burst is not None and self.session is None and self.prompt_lengths is None and self.output_lengths is None
+        drawn = (self.session, self.prompt_lengths, self.output_lengths, self.cancel_after)
+        return self.arrivals.burst is not None and all(one is None for one in drawn)

@@ -11,7 +11,10 @@ from planner.answer import CalibrationUsed, Part
 from planner.traffic.trial import Trial
 
 SCHEMA_VERSION = "1"
-REFUSED = {Status.TOO_LARGE: "too_large", Status.OVER_LIMIT: "over_limit", Status.LATE: "late", Status.CANCELLED: "cancelled"}
+UNANSWERED = {
+    Status.TOO_LARGE: "too_large", Status.OVER_LIMIT: "over_limit", Status.LATE: "late", Status.CANCELLED: "cancelled",
+    Status.HANDED_OVER: "handed_over",
+}  # fmt: skip
 
 
 class Percentiles(Part):
@@ -150,6 +153,6 @@ def samples_of(trial: Trial) -> tuple[Sample, ...]:
 
 
 def refused_of(trial: Trial) -> dict[str, int]:
-    """How many requests were turned away, by reason."""
-    counts = {name: int(trial.result.status(status).sum()) for status, name in REFUSED.items()}
+    """How many requests got no answer here, by reason: refused, given up by the client, gone to another instance."""
+    counts = {name: int(trial.result.status(status).sum()) for status, name in UNANSWERED.items()}
     return {name: count for name, count in counts.items() if count}

@@ -17,9 +17,9 @@ import numpy as np
 
 from models.errors import InputError
 from models.kernels.step import StepModel, causal_pairs, step_seconds
-from models.lower_simulation import SimulationInputs, lower_simulation
+from models.lower_simulation import lower_simulation
 from models.simulate import graph_padding
-from models.simulation_types import EngineParameters
+from models.simulation_types import EngineParameters, SimulationInputs
 from planner.answer import CalibrationUsed, Part
 from planner.options import Options
 from planner.resolve import CalibrationLookup

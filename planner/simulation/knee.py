@@ -8,9 +8,8 @@ from models.describe.scenario import Scenario
 from models.errors import ContradictionError, InputError
 from models.knee import Engine, Knee, goodput_curve, knee
 from models.knee import Traffic as DrawTraffic
-from models.lower_simulation import SimulationInputs
 from models.simulation_summary import SimulationSummary
-from models.simulation_types import RequestArrays
+from models.simulation_types import RequestArrays, SimulationInputs
 from planner.simulation.answer import Curve, KneeFound, finite
 from planner.simulation.options import SimulationOptions
 from planner.traffic.load import Traffic
@@ -40,7 +39,7 @@ def find_knee(traffic: Traffic, scenario: Scenario, inputs: SimulationInputs, op
         options.progress(min(0.99, runs / USUAL_RUNS))
         return requests_of(scaled(scenario, rate / base), options.requests, seed)
 
-    engine = Engine(inputs.engine, inputs.prefill, inputs.decode, traffic.deadlines)
+    engine = Engine(inputs, traffic.deadlines)
     seeds = tuple(range(options.seed, options.seed + SEEDS))
     low, high = _bracket(engine, draw, base, share, options.seed)
     found = knee(engine, draw, low=low, high=high, share=share, seeds=seeds)

@@ -12,26 +12,27 @@ from models.case import Case
 from models.describe.calibration import EfficiencyTable
 from models.describe.configuration import Configuration
 from models.describe.scenario import Scenario
+from models.describe.scheduler import Scheduling
 from models.energy import joules_bound
 from models.errors import ContradictionError, InputError, UnknownNameError
-from models.lower_simulation import lower_simulation
-from models.simulate import simulate
-from models.simulation_types import Policy, Status
+from models.lower_simulation import POLICIES
+from models.serving import serve
+from models.simulation_types import Status
 from planner.answer import CalibrationUsed
 from planner.options import Options
 from planner.scenario_file import parse_scenario
+from planner.scheduler_notes import burst_note, outcome_notes
 from planner.simulation.answer import SCHEMA_VERSION, SimulationAnswer, percentiles, refused_of, samples_of, simulated_class
 from planner.simulation.knee import find_knee
 from planner.simulation.options import SimulationOptions
 from planner.traffic.load import Traffic, load, resolved_warnings
 from planner.traffic.requests import offered_rate, scaled
-from planner.traffic.trial import Trial, judge
+from planner.traffic.trial import Trial, inputs_of, judge
 from solvers.objective import power_w
 from solvers.space import configuration_from
 
 ENGINE_BLOCK = "engine"
 """Configuration name for the engine block's fixed values and the engine's own defaults."""
-POLICIES = {"fixed": Policy.FIXED, "continuous": Policy.CONTINUOUS, "chunked": Policy.CHUNKED, "prefill-first": Policy.PREFILL_FIRST}
 
 
 @dataclass(frozen=True)
@@ -99,14 +100,12 @@ def _at_rate(scenario: Scenario, traffic: Traffic, rate: float | None) -> tuple[
 
 def run_in_full(traffic: Traffic, configuration: Configuration, options: SimulationOptions) -> Trial:
     """Simulate without early stopping."""
-    if options.policy is not None and options.policy not in POLICIES:
-        raise UnknownNameError.suggest("policy", options.policy, POLICIES, path="--policy")
-    policy = POLICIES[options.policy] if options.policy is not None else None
-    inputs = lower_simulation(traffic.case, configuration, random=not options.expected, policy=policy)
-    result = simulate(
-        traffic.requests, inputs.engine, inputs.prefill, inputs.decode, seed=options.seed, deadlines=traffic.deadlines,
-        timeline=options.timeline,
-    )  # fmt: skip
+    names = [one.value for one in Scheduling]
+    if options.policy is not None and options.policy not in names:
+        raise UnknownNameError.suggest("policy", options.policy, names, path="--policy")
+    policy = Scheduling(options.policy) if options.policy is not None else None
+    inputs = inputs_of(traffic.case, configuration, random=not options.expected, policy=policy)
+    result = serve(traffic.requests, inputs, seed=options.seed, deadlines=traffic.deadlines, timeline=options.timeline)
     return judge(traffic, configuration, inputs, result)
 
 
@@ -115,7 +114,7 @@ def _answer(
 ) -> SimulationAnswer:  # fmt: skip
     case, s, inputs = traffic.case, trial.summary, trial.inputs
     watts, blocks = power_w(case), max(inputs.engine.kv_blocks, 1)
-    names = {policy: name for name, policy in POLICIES.items()}
+    names = {policy: name.value for name, policy in POLICIES.items()}
     return SimulationAnswer(
         schema_version=SCHEMA_VERSION, configuration=chosen[0], settings=chosen[1].model_dump(mode="json"),
         policy=names[inputs.engine.policy], acceptance="random" if inputs.engine.acceptance is not None else "expected",
@@ -123,8 +122,8 @@ def _answer(
         calibration=CalibrationUsed(name=case.calibration.name, version=case.calibration.version, requested=case.scenario.calibration),
         overall=simulated_class(s.overall), classes={name: simulated_class(one) for name, one in s.by_class.items()},
         itl_s=percentiles(s.itl), itl_resolution=s.itl_resolution, makespan_s=s.makespan_s, busy_s=s.busy_s, iterations=s.iterations,
-        good_requests=trial.good, gpu_s_per_good=inputs.devices * s.busy_s / trial.good if trial.good else None,
-        joules_per_good=joules_bound(watts, inputs.devices, s.busy_s) / trial.good if trial.good and watts is not None else None,
+        good_requests=trial.good, gpu_s_per_good=trial.device_s / trial.good if trial.good else None,
+        joules_per_good=joules_bound(watts, 1, trial.device_s) / trial.good if trial.good and watts is not None else None,
         peak_kv_bytes=inputs.pool_bytes * min(s.peak_kv_blocks, blocks) // blocks, pool_bytes=inputs.pool_bytes, hit_rate=s.hit_rate,
         preemptions=s.preemptions, recomputed_tokens=s.recomputed_tokens, evicted_blocks=s.evicted_blocks, refused=refused_of(trial),
         late={name: (value if math.isfinite(value) else None, limit) for name, (value, limit) in trial.late.items()},
@@ -135,7 +134,8 @@ def _answer(
 
 def warnings_of(traffic: Traffic, trial: Trial) -> tuple[str, ...]:
     """Everything that a reader must know before trusting the figures."""
-    found = [*resolved_warnings(traffic), *extrapolation(traffic), *trial.result.warnings]
+    found = [*resolved_warnings(traffic), *extrapolation(traffic), *trial.result.warnings, *outcome_notes(trial.result)]
+    found += burst_note(traffic.case, trial.inputs.engine.policy)
     refused = int(trial.result.status(Status.TOO_LARGE).sum())
     if refused:
         found.append(f"{refused} requests can never fit into the context limit or the KV pool; they were refused on arrival")

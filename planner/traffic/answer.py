@@ -102,11 +102,11 @@ def _throughput(trial: Trial) -> Throughput:
 
 def _cost(case: Case, trial: Trial) -> Cost:
     """Occupied GPU-seconds and joules: while the engine executes; price: of the whole run."""
-    busy, devices, good = trial.summary.busy_s, trial.inputs.devices, trial.good
+    spent, devices, good = trial.device_s, trial.devices, trial.good
     watts, price = power_w(case), case.scenario.hardware.price_per_hour
     return Cost(
-        gpu_s_per_request=devices * busy / max(trial.summary.overall.finished, 1), gpu_s_per_good=devices * busy / good if good else None,
-        joules_per_good=joules_bound(watts, devices, busy) / good if good and watts is not None else None,
+        gpu_s_per_request=spent / max(trial.summary.overall.finished, 1), gpu_s_per_good=spent / good if good else None,
+        joules_per_good=joules_bound(watts, 1, spent) / good if good and watts is not None else None,
         price_per_good=price / 3600 * devices * trial.summary.makespan_s / good if good and price is not None else None,
     )  # fmt: skip
 

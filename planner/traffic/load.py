@@ -9,6 +9,7 @@ from models.describe.scenario import Scenario
 from models.simulation_types import Deadlines, RequestArrays
 from planner.options import Options
 from planner.resolve import resolve
+from planner.scheduler_notes import scheduler_notes
 from planner.traffic.requests import deadlines_of, requests_of, trace_notes, typical_lengths
 
 
@@ -30,13 +31,14 @@ class Traffic:
     def slowed(self, factor: float) -> Traffic:
         """The same traffic as an engine slower by ``factor`` sees it, on the clock of the one that is simulated."""
         limits = {name: tuple(one / factor for one in getattr(self.deadlines, name)) for name in ("ttft", "e2e", "itl", "tpot")}
-        requests = replace(self.requests, arrival=self.requests.arrival / factor)
+        cancel = self.requests.cancel / factor if self.requests.cancel is not None else None
+        requests = replace(self.requests, arrival=self.requests.arrival / factor, cancel=cancel)
         return Traffic(self.cases, requests, Deadlines(**limits), self.slowdown * factor, self.notes)
 
 
 def resolved_warnings(traffic: Traffic) -> tuple[str, ...]:
     """Warnings of every class; delivery to the client is inside simulated times, so the note that it is not is replaced."""
-    found = [*traffic.notes]
+    found = [*traffic.notes, *scheduler_notes(traffic.case)]
     found += [w for case in traffic.cases.values() for w in case.warnings if not w.startswith("times are the engine's")]
     delay = traffic.case.calibration.delivery_s
     if delay:

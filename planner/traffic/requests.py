@@ -30,15 +30,9 @@ def requests_of(scenario: Scenario, count: int, seed: int) -> RequestArrays:
     if not 1 <= count <= MOST_REQUESTS:
         raise InputError(f"must be between 1 and {MOST_REQUESTS}", path="--requests", value=count)
     classes = scenario.workload
-    for name, one in classes.items():
-        if one.samples > 1:
-            raise NotCoveredError(
-                "the simulator runs each request as one sequence", path=f"workload.{name}.samples", value=one.samples,
-                way_out="plan a burst, or count the branches as requests with a shared prefix",
-            )  # fmt: skip
     traced = [name for name, one in classes.items() if one.arrivals.trace is not None]
     if traced:
-        return _recorded(scenario, traced[0], count)
+        return _recorded(scenario, traced[0], count, seed)
     total = sum(one.arrivals.per_second or 0.0 for one in classes.values())
     return _bounded(generate({name: _class(one, count, total) for name, one in classes.items()}, seed=seed))
 
@@ -56,15 +50,17 @@ def _bounded(requests: RequestArrays) -> RequestArrays:
     return requests
 
 
-def _recorded(scenario: Scenario, name: str, count: int) -> RequestArrays:
+def _recorded(scenario: Scenario, name: str, count: int, seed: int) -> RequestArrays:
     if len(scenario.workload) > 1:
         raise NotCoveredError(
             "a trace is the whole traffic; other classes cannot run beside it", path=f"workload.{name}.arrivals.trace",
             way_out="keep this class alone",
         )  # fmt: skip
-    trace = scenario.workload[name].arrivals.trace
+    one = scenario.workload[name]
+    trace = one.arrivals.trace
     assert trace is not None
-    return _bounded(from_trace(_first(_read(trace.file), count), name=name, speed=trace.speed))
+    rows = _first(_read(trace.file), count)
+    return _bounded(from_trace(rows, name=name, speed=trace.speed, patience=one.cancel_after, samples=one.samples, seed=seed))
 
 
 def _read(name: str) -> Trace:
@@ -110,6 +106,7 @@ def _class(one: RequestClass, count: int, total: float) -> TrafficClass:
         requests=share, prompt=one.prompt_lengths or Lengths(fixed=one.prompt_tokens),
         output=one.output_lengths or Lengths(fixed=one.output_tokens), arrivals=_process(arrivals),
         shared_prefix_tokens=one.shared_prefix_tokens, prefix_cached=one.prefix_cached, session=one.session,
+        cancel_after=one.cancel_after, samples=one.samples,
     )  # fmt: skip
 
 

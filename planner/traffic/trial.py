@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from models.case import Case
 from models.describe.configuration import Configuration
 from models.describe.scenario import Objective
+from models.describe.scheduler import Scheduling
 from models.errors import GoodputError
-from models.lower_simulation import SimulationInputs, lower_simulation
+from models.lower_simulation import lower_simulation
 from models.quality import probability_correct
 from models.service import nearest_rank
-from models.simulate import simulate
+from models.serving import serve
 from models.simulation_summary import SimulationSummary, summarise
-from models.simulation_types import EarlyStop, SimulationResult, Status
+from models.simulation_types import EarlyStop, SimulationInputs, SimulationResult, Status
 from planner.traffic.load import Traffic
 from solvers.objective import power_w, scale
+from solvers.space import configuration_from
 
 HOPELESS = 1e12
 """Value told to the search for a configuration without a single good request."""
@@ -36,14 +38,44 @@ class Trial:
     shortfall: float  # 0 when feasible: share of requests missing to the percentiles, summed
     values: dict[str, float]
 
+    @property
+    def device_s(self) -> float:
+        """Seconds in which devices execute, the second instance's too."""
+        return executing_s(self.inputs, self.result, self.summary)
+
+    @property
+    def devices(self) -> int:
+        """Devices of every instance."""
+        return self.inputs.all_devices
+
+
+def executing_s(inputs: SimulationInputs, result: SimulationResult, summary: SimulationSummary) -> float:
+    """Device-seconds of execution on all instances."""
+    other = inputs.elsewhere.devices * result.elsewhere.counters["busy_s"] if inputs.elsewhere and result.elsewhere else 0.0
+    return inputs.devices * summary.busy_s + other
+
+
+def inputs_of(case: Case, configuration: Configuration, *, random: bool = True, policy: Scheduling | None = None) -> SimulationInputs:
+    """A configuration lowered, with the second instance that the scenario describes."""
+    return lower_simulation(case, configuration, random=random, policy=policy, faster=_second_instance(case))
+
+
+def _second_instance(case: Case) -> Configuration | None:
+    """Settings of ``engine.scheduler.faster``: its own go before what the engine block fixes for the first instance."""
+    engine = case.scenario.engine
+    given = engine.scheduler.faster
+    settings = (case.scenario.candidates or {})[given] if isinstance(given, str) else given
+    if settings is None:
+        return None
+    fixed = {name: value for name, value in engine.fixed.items() if name not in settings}
+    scenario = case.scenario.model_copy(update={"engine": engine.model_copy(update={"fixed": fixed})})
+    return configuration_from(replace(case, scenario=scenario), settings, "engine.scheduler.faster")
+
 
 def run(traffic: Traffic, configuration: Configuration, *, seed: int, stop: bool = False) -> Trial | None:
     """Simulate; None when the run was abandoned because its first tenth already fails."""
-    inputs = lower_simulation(traffic.case, configuration)
-    early = _early_stop(traffic) if stop else None
-    result = simulate(
-        traffic.requests, inputs.engine, inputs.prefill, inputs.decode, seed=seed, deadlines=traffic.deadlines, early_stop=early
-    )
+    inputs = inputs_of(traffic.case, configuration)
+    result = serve(traffic.requests, inputs, seed=seed, deadlines=traffic.deadlines, early_stop=_early_stop(traffic) if stop else None)
     if result.stopped_early:
         return None
     return judge(traffic, configuration, inputs, result)
@@ -63,6 +95,7 @@ def judge(traffic: Traffic, configuration: Configuration, inputs: SimulationInpu
     shortfall, good = 0.0, 0.0
     for place, (name, case) in enumerate(traffic.cases.items()):
         mine = result.requests.klass == place if result.requests.klass is not None else np.ones(len(result.records), dtype=np.bool_)
+        mine = mine & ~result.status(Status.HANDED_OVER)  # somebody else's to answer in time
         metrics = {metric: values * traffic.slowdown for metric, values in _metrics(result, mine).items()}
         for metric, deadline in case.request.slo.deadlines().items():
             values = metrics[metric]
@@ -73,7 +106,7 @@ def judge(traffic: Traffic, configuration: Configuration, inputs: SimulationInpu
                 shortfall += (wanted - int((values <= deadline.limit).sum())) / max(len(values), 1)
         q = probability_correct(case.request.quality, configuration.kv_format)
         good += q * (summary.by_class[name].good if summary.by_class else summary.overall.good)
-    return Trial(inputs, result, summary, good, late, shortfall, _values(traffic.case, inputs, summary, good))
+    return Trial(inputs, result, summary, good, late, shortfall, _values(traffic.case, inputs, result, summary, good))
 
 
 def _metrics(result: SimulationResult, mine: np.ndarray) -> dict[str, np.ndarray]:
@@ -85,16 +118,18 @@ def _metrics(result: SimulationResult, mine: np.ndarray) -> dict[str, np.ndarray
     return {name: np.where(done, value, math.inf) for name, value in found.items()}
 
 
-def _values(case: Case, inputs: SimulationInputs, summary: SimulationSummary, good: float) -> dict[str, float]:
+def _values(
+    case: Case, inputs: SimulationInputs, result: SimulationResult, summary: SimulationSummary, good: float
+) -> dict[str, float]:  # fmt: skip
     """Objectives to minimise. GPU-seconds and joules count the time in which the engine executes, cost the whole rented time."""
     found = {}
     for objective in case.scenario.objectives:
         if objective is Objective.LATENCY:
             found[objective.value] = summary.overall.e2e.p95
             continue
-        seconds = summary.makespan_s if objective in (Objective.COST, Objective.GOODPUT) else summary.busy_s
-        devices = 1 if objective is Objective.GOODPUT else inputs.devices
-        found[objective.value] = scale(case, objective) * devices * seconds / good if good > 0 else HOPELESS
+        rented = summary.makespan_s * (1 if objective is Objective.GOODPUT else inputs.all_devices)
+        spent = rented if objective in (Objective.COST, Objective.GOODPUT) else executing_s(inputs, result, summary)
+        found[objective.value] = scale(case, objective) * spent / good if good > 0 else HOPELESS
     return {name: value if math.isfinite(value) else HOPELESS for name, value in found.items()}
 
 

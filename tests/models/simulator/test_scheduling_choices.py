@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
+from models.describe.scheduler import TurnedAway
 from models.errors import InputError
 from models.kernels.step import LINEAR, StepModel
-from models.scheduling import Mix, budget_for_gap, simulate_with_hand_over
+from models.scheduling import Mix, budget_for_gap
+from models.serving import serve
 from models.simulate import simulate
 from models.simulation_summary import summarise
-from models.simulation_types import Deadlines, EngineParameters, RequestArrays, Status
+from models.simulation_types import Deadlines, EngineParameters, RequestArrays, SimulationInputs, Status
 
 CHAPTER = StepModel(LINEAR, 1e30, 1e30, 0, 0, 0, 0, 0, 0, fixed_s=0.02622, per_token_s=3.04e-5, per_pair_s=3e-9)
 INF = float("inf")
@@ -40,19 +42,43 @@ def test_a_gap_shorter_than_the_decodes_is_an_error():
         budget_for_gap(EngineParameters(), CHAPTER, None, Mix(4, 2048, 0), 0.020)
 
 
-def test_requests_that_would_be_late_are_answered_by_the_other_instance():
-    requests = RequestArrays(np.zeros(8), np.full(8, 2048), np.full(8, 50))
-    limits = Deadlines((INF,), (4.0,), (INF,), (INF,))
-    engine = EngineParameters(max_num_seqs=1, token_budget=4096, deadline_aware=True)
-    done = simulate_with_hand_over(
-        requests, engine, CHAPTER, None, EngineParameters(max_num_seqs=8, token_budget=1 << 20), CHAPTER, None, deadlines=limits
-    )
-    assert 0 < len(done.moved) < 8
-    assert done.second is not None
-    finished = int(done.first.status(Status.FINISHED).sum()) + int(done.second.status(Status.FINISHED).sum())
-    assert finished == 8
-    assert summarise(done.first).overall.good == int(done.first.status(Status.FINISHED).sum())
-    assert (done.second.records["first"] > done.second.records["arrival"]).all()
+CROWD = RequestArrays(np.zeros(8), np.full(8, 2048), np.full(8, 50))
+LIMITS = Deadlines((INF,), (4.0,), (INF,), (INF,))
+ONE = EngineParameters(max_num_seqs=1, token_budget=4096, deadline_aware=True)
+PREFILL = 0.02622 + 3.04e-5 * 2048 + 3e-9 * 2048 * 2049 / 2
+ALONE = PREFILL + sum(0.02622 + 3.04e-5 + 3e-9 * (2049 + i) for i in range(49))
+
+
+def served(turned_away, elsewhere=None, engine=ONE):
+    return serve(CROWD, SimulationInputs(engine, CHAPTER, CHAPTER, 1, 0, turned_away, elsewhere), deadlines=LIMITS)
+
+
+def test_one_after_the_other_two_of_eight_are_on_time_by_hand():
+    """A request alone takes 94.8 ms and 49 steps of 26.3 ms (8.2.2), 1.38 s: two end within 4 s, a third would end after 4.1 s."""
+    result = served(TurnedAway.REJECT)
+    assert int(4.0 / ALONE) == 2
+    assert (result.status(Status.FINISHED).sum(), result.status(Status.LATE).sum()) == (2, 6)
+    assert result.makespan == pytest.approx(2 * ALONE, rel=1e-9)
+
+
+def test_who_is_handed_over_is_counted_apart_and_costs_nothing_here():
+    result, refused = served(TurnedAway.HAND_OVER), served(TurnedAway.REJECT)
+    assert result.status(Status.HANDED_OVER).sum() == 6
+    assert not result.status(Status.LATE).any()
+    assert summarise(result).overall.good == summarise(refused).overall.good == 2
+    assert result.counters["busy_s"] == refused.counters["busy_s"]
+
+
+def test_a_faster_second_instance_answers_whom_the_first_turns_away():
+    """Six prompts at once, then 49 steps of six rows, from the moment at which they were turned away: after two requests alone."""
+    other = SimulationInputs(EngineParameters(max_num_seqs=8, token_budget=1 << 20), CHAPTER, CHAPTER, 2, 0)
+    result = served(TurnedAway.FASTER, other)
+    work = 0.02622 + 6 * (PREFILL - 0.02622) + sum(0.02622 + 6 * (3.04e-5 + 3e-9 * (2049 + i)) for i in range(49))
+    assert result.status(Status.FINISHED).all()
+    assert (result.records["arrival"] == 0).all()
+    assert result.elsewhere.counters["busy_s"] == pytest.approx(work, rel=1e-9)
+    assert result.makespan == pytest.approx(2 * ALONE + work, rel=1e-9)
+    assert result.counters["gap_count"] == 8 * 49
 
 
 def test_the_timeline_covers_busy_time_once_and_changes_nothing():

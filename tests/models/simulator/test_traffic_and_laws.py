@@ -9,7 +9,17 @@ from models.kernels.step import LINEAR, StepModel
 from models.knee import Engine, knee
 from models.simulate import simulate
 from models.simulation_summary import summarise
-from models.simulation_types import Cache, ContradictionError, Deadlines, EarlyStop, EngineParameters, Policy, RequestArrays, Status
+from models.simulation_types import (
+    Cache,
+    ContradictionError,
+    Deadlines,
+    EarlyStop,
+    EngineParameters,
+    Policy,
+    RequestArrays,
+    SimulationInputs,
+    Status,
+)
 from models.traffic import generate
 
 INF = float("inf")
@@ -109,7 +119,8 @@ def test_the_knee_lies_inside_its_interval_and_below_capacity():
         random = np.random.default_rng(seed)
         return RequestArrays(np.cumsum(random.exponential(1 / rate, 3000)), np.full(3000, 10), np.ones(3000, np.int64))
 
-    found = knee(Engine(EngineParameters(Policy.FIXED, 1), service, None, limits), poisson, low=0.5, high=40.0, share=0.9)
+    inputs = SimulationInputs(EngineParameters(Policy.FIXED, 1), service, service, 1, 0)
+    found = knee(Engine(inputs, limits), poisson, low=0.5, high=40.0, share=0.9)
     assert found.bounded
     assert found.low <= found.rate <= found.high
     # M/D/1 tail: P(wait > t) = C exp(-theta t / s), rho (exp(theta) - 1) = theta, C = (1 - rho) / (rho exp(theta) - 1);

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from models.errors import ContradictionError, FileFormatError, GoodputError, InputError, NotCoveredError
+from models.errors import ContradictionError, FileFormatError, GoodputError, InputError
 from models.simulation_types import Status
 from planner.scenario_file import parse_scenario, read_raw, with_value
 from planner.simulation.budget import mixed_step_s, step_budget
@@ -171,11 +171,6 @@ def test_drawn_prompts_shorter_than_their_prefix_need_a_least():
         arriving({"rate": "4 /s"}, prompt_tokens=drawn | {"least": 512}), SimulationOptions(configuration="engine", requests=200)
     )
     assert found.traffic.requests.prompt.min() == 512
-
-
-def test_branches_are_not_simulated_in_silence():
-    with pytest.raises(NotCoveredError, match="samples"):
-        simulate_scenario(arriving({"rate": "1 /s"}, samples=4), SimulationOptions(configuration="engine"))
 
 
 def test_a_prompt_that_can_never_fit_is_refused_not_looped_on(tmp_path):
