@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
@@ -19,6 +21,13 @@ BUSY_TIMEOUT_MS = 30_000
 """How long a SQLite writer waits for another one."""
 
 _WRITES = "goodput_writes"
+_ADVICE = {
+    "database is locked": "another process writes: try again when it is done",
+    "disk is full": "free some space; nothing of this was stored",
+    "readonly": "it can be read, not written: use another GOODPUT_HOME",
+    "not a database": "restore a copy, or use another GOODPUT_HOME",
+    "malformed": "restore a copy, or use another GOODPUT_HOME",
+}
 
 
 def sqlite_url(file: Path) -> str:
@@ -65,10 +74,19 @@ def _sqlite(database: str) -> Engine:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"the folder cannot be made ({error.strerror})", path=str(file.parent), way_out="set GOODPUT_HOME") from None
-    engine = create_engine(sqlite_url(file), json_serializer=_to_json, connect_args={"timeout": BUSY_TIMEOUT_MS / 1e3})
-    event.listen(engine, "connect", _prepare)
-    event.listen(engine, "begin", _begin)
+    only_read = _only_readable(file)
+    url = f"{sqlite_url(Path(f'file:{quote(str(file))}'))}?mode=ro&immutable=1&uri=true" if only_read else sqlite_url(file)
+    engine = create_engine(url, json_serializer=_to_json, connect_args={"timeout": BUSY_TIMEOUT_MS / 1e3})
+    if not only_read:
+        event.listen(engine, "connect", _prepare)
+        event.listen(engine, "begin", _begin)
     return engine
+
+
+def _only_readable(file: Path) -> bool:
+    """Whether a database lies where nothing can be written: WAL mode needs files beside it, so it is read as one that never changes."""
+    writable = os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)
+    return file.is_file() and not writable and not Path(f"{file}-wal").exists()
 
 
 def _prepare(connection: Any, _record: Any) -> None:
@@ -105,8 +123,9 @@ def storage_errors() -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        first = str(error.orig).strip().splitlines() or ["the database failed"]
-        raise StorageError(first[0], way_out="check that the database can be reached and written") from error
+        said = (str(error.orig).strip().splitlines() or ["the database failed"])[0]
+        way_out = next((advice for words, advice in _ADVICE.items() if words in said), "check that the database can be reached and written")
+        raise StorageError(said, way_out=way_out) from error
     except SQLAlchemyError as error:
         raise StorageError(str(error).splitlines()[0]) from error
 

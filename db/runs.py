@@ -44,10 +44,12 @@ class SqlRuns:
                 raise NotStoredError("no such run", path="run", value=run_id, way_out="list the runs")
             return run_of(row)
 
-    def find_by_hash(self, content_hash: str) -> StoredRun | None:
+    def known(self, hashes: Iterable[str]) -> frozenset[str]:
+        waiting, found = iter(hashes), set[str]()
         with reading(self.engine) as session:
-            row = session.scalar(select(RunRow).where(RunRow.content_hash == content_hash))
-            return None if row is None else run_of(row)
+            while batch := list(islice(waiting, _BATCH)):
+                found.update(session.scalars(select(RunRow.content_hash).where(RunRow.content_hash.in_(batch))))
+        return frozenset(found)
 
     def list(self, which: RunFilter = _ANY, *, limit: int | None = None, offset: int = 0) -> Iterator[StoredRun]:
         """Oldest first, streamed."""

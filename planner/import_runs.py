@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from models.catalog.devices import load_device
@@ -22,6 +23,7 @@ from planner.run_groups import Keys
 
 _MOST_CHECKED = 2000
 """Runs of one import that are held against stored calibrations."""
+_ASKED_AT_ONCE = 200
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,13 @@ def import_runs(
     paths: Iterable[Path | str], runs: RunStore, calibrations: CalibrationStore, *,
     known: Mapping[str, str] | None = None, columns: Mapping[str, str] | None = None,
 ) -> Imported:  # fmt: skip
-    """Read ``paths`` and store every complete run, all or none."""
+    """Read ``paths`` and store every complete run, all or none; the store is locked only while it writes."""
     known = checked_facts(known or {})
     seen = _Seen()
-    stored = runs.append(seen.complete(iterate_import(
-        paths, known=known, columns=columns, stored=lambda digest: runs.find_by_hash(digest) is not None,
-    )))  # fmt: skip
+    complete = list(seen.complete(_marked(iterate_import(paths, known=known, columns=columns), runs)))
+    stored = runs.append(complete) if complete else ()
+    added = {run.record.content_hash for run in stored}
+    seen.duplicates += [_duplicate(run) for run in complete if run.content_hash not in added]  # another import was faster
     drifted = drift_of(stored[:_MOST_CHECKED], calibrations.newest()) if stored else ()
     return Imported(
         stored, tuple(seen.incomplete), tuple(r for r in seen.refused if not r.ignored), tuple(r for r in seen.refused if r.ignored),
@@ -66,6 +69,23 @@ def checked_facts(known: Mapping[str, str]) -> dict[str, str]:
         path = Path(found["model"]).expanduser()
         found["model"] = str(path.resolve()) if path.exists() else found["model"]
     return found
+
+
+def _marked(events: Iterable[RunRecord | Refusal | Duplicate], runs: RunStore) -> Iterator[RunRecord | Refusal | Duplicate]:
+    """The events, a run that is stored already as the duplicate that it is; the store is asked for many at once."""
+    waiting = iter(events)
+    while batch := list(islice(waiting, _ASKED_AT_ONCE)):
+        known = runs.known(event.content_hash for event in batch if isinstance(event, RunRecord))
+        for event in batch:
+            if isinstance(event, RunRecord) and event.content_hash in known:
+                yield _duplicate(event)
+            else:
+                yield event
+
+
+def _duplicate(run: RunRecord) -> Duplicate:
+    place = run.source
+    return Duplicate(file=place.file, line=place.line, where=place.where, content_hash=run.content_hash, first_seen="stored")
 
 
 class _Seen:

@@ -79,7 +79,9 @@ class RunStore(Protocol):
         """Raises ``NotStoredError``."""
         ...
 
-    def find_by_hash(self, content_hash: str) -> StoredRun | None: ...
+    def known(self, hashes: Iterable[str]) -> frozenset[str]:
+        """Those of the content hashes that are stored."""
+        ...
 
     def list(self, which: RunFilter = ..., *, limit: int | None = None, offset: int = 0) -> Iterator[StoredRun]:
         """Oldest first."""

@@ -39,6 +39,7 @@ def import_(
     output_len: Number = None,
     batch_size: Number = None,
     column: Column = None,
+    fail_if_refused: Annotated[bool, typer.Option("--fail-if-refused", help="Exit with 2 if anything was not stored.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Store measured runs; what the files do not say is asked for by name, what cannot be used is listed with line and reason."""
@@ -56,7 +57,7 @@ def import_(
     with storage.database() as opened, output.progress("reading results"):
         found = import_runs(paths, opened.runs, opened.calibrations, known=facts, columns=parse_columns(column) if column else None)
     _shown(found, as_json=as_json)
-    if not found.stored and not found.duplicates:
+    if not (found.stored or found.duplicates) or (fail_if_refused and (found.refused or found.incomplete)):
         raise typer.Exit(EXIT_BAD_INPUT)
 
 

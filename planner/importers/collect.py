@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,6 @@ class _Import:
     known: dict[str, str]
     columns: Mapping[str, str] | None
     limits: Limits
-    stored: Callable[[str], bool]
     seen: dict[str, str] = field(default_factory=dict)
 
     def record(self, draft: Draft, origin: Origin) -> Event:
@@ -61,8 +60,7 @@ class _Import:
             raise draft.problem
         digest = content_hash(draft)
         place = f"{origin.file}{':' + str(origin.line) if origin.line else ''}{' ' + draft.where if draft.where else ''}"
-        first = self.seen.get(digest) or ("stored" if self.stored(digest) else None)
-        if first is not None:
+        if (first := self.seen.get(digest)) is not None:
             return Duplicate(file=origin.file, line=origin.line, where=draft.where or origin.where, content_hash=digest, first_seen=first)
         apply_known(draft, self.known)
         run = finish(draft, origin, missing_facts(draft), digest)
@@ -78,19 +76,18 @@ def import_paths(
     *,
     known: Mapping[str, str] | None = None,
     columns: Mapping[str, str] | None = None,
-    stored: Callable[[str], bool] | None = None,
     limits: Limits | None = None,
 ) -> ImportReport:
     """Read files and folders of results.
 
     ``known`` holds facts that the files do not say, by option name (``device``, ``tp``, ``model``, ``engine``, ``input_len``, …);
-    ``columns`` maps meanings to columns of CSV tables (see ``csv_table``); ``stored`` tells whether a content hash is already stored.
+    ``columns`` maps meanings to columns of CSV tables (see ``csv_table``).
     Raises ``UnknownNameError`` for an unknown fact or column target; every problem of a file becomes a refusal.
     """
     runs: list[RunRecord] = []
     refusals: list[Refusal] = []
     duplicates: list[Duplicate] = []
-    for event in iterate_import(paths, known=known, columns=columns, stored=stored, limits=limits):
+    for event in iterate_import(paths, known=known, columns=columns, limits=limits):
         if isinstance(event, RunRecord):
             runs.append(event)
         elif isinstance(event, Refusal):
@@ -111,11 +108,10 @@ def iterate_import(
     *,
     known: Mapping[str, str] | None = None,
     columns: Mapping[str, str] | None = None,
-    stored: Callable[[str], bool] | None = None,
     limits: Limits | None = None,
 ) -> Iterator[Event]:
     """``import_paths`` one event at a time, for files with more runs than memory should hold."""
-    work = _Import(check_known(known or {}), columns, limits or Limits(), stored or (lambda _digest: False))
+    work = _Import(check_known(known or {}), columns, limits or Limits())
     for path in paths:
         yield from _path(Path(path), work)
 
@@ -136,7 +132,8 @@ def _path(path: Path, work: _Import) -> Iterator[Event]:
         yield from _file(path, work)
         return
     files = 0
-    for folder, folders, names in os.walk(path):
+    unread: list[OSError] = []
+    for folder, folders, names in os.walk(path, onerror=unread.append):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         beside = set(names)
         for name in sorted(names):
@@ -147,6 +144,8 @@ def _path(path: Path, work: _Import) -> Iterator[Event]:
             file = Path(folder, name)
             reason = set_aside(file, beside)
             yield from [Refusal(file=_shown(file), reason=reason, ignored=True)] if reason else _file(file, work)
+    for error in unread:
+        yield Refusal(file=_shown(Path(error.filename or path)), reason=_reason(error))
 
 
 def _file(path: Path, work: _Import) -> Iterator[Event]:

@@ -14,12 +14,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
 
 from db import migrate
 from db.connect import writing
-from db.database import open_database
+from db.database import database_url, open_database
 from db.tables import Base
 from models.catalog.calibrations_catalog import load_calibration
 from models.errors import InputError, NotStoredError, StorageError
@@ -116,8 +116,11 @@ class TestRuns:
         (stored,) = database.runs.append([run_record(1)])
         assert stored.record == run_record(1)
         assert database.runs.get(stored.id) == stored
-        assert database.runs.find_by_hash(digest(1)) == stored
-        assert database.runs.find_by_hash(digest(2)) is None
+
+    def test_known_contents(self, database):
+        database.runs.append(run_record(number) for number in range(450))
+        assert database.runs.known(digest(number) for number in range(440, 2000)) == {digest(number) for number in range(440, 450)}
+        assert database.runs.known([]) == frozenset()
 
     def test_known_content_is_skipped(self, database):
         database.runs.append([run_record(1)])
@@ -275,7 +278,7 @@ class TestPlans:
 
 _KILLED = """
 import hashlib, sys
-from db.database import open_database
+from db.database import database_url, open_database
 from planner.records import RunRecord
 model = RunRecord.model_validate_json(sys.argv[2])
 
@@ -305,3 +308,56 @@ def test_a_killed_writer_leaves_nothing_half_written(url):
         with writing(database.engine) as session:
             assert session.scalar(text("PRAGMA integrity_check")) == "ok"
     database.close()
+
+
+class TestSqliteFile:
+    """What a SQLite file may meet on its disk: said in one line, with a way out."""
+
+    @pytest.fixture
+    def file(self, tmp_path):
+        url = database_url(tmp_path / "home")
+        database = open_database(url)
+        database.runs.append([run_record(1)])
+        database.close()
+        return tmp_path / "home" / "goodput.db"
+
+    def test_a_database_that_cannot_be_written_can_be_read(self, file, monkeypatch):
+        monkeypatch.setattr("db.connect.os.access", lambda *_: False)  # the tests may run as root, whom no permission stops
+        file.chmod(0o444)
+        database = open_database(database_url(file.parent))
+        assert [one.record for one in database.runs.list()] == [run_record(1)]
+        with pytest.raises(StorageError, match="readonly database; it can be read, not written"):
+            database.runs.append([run_record(2)])
+        database.close()
+        assert sorted(path.name for path in file.parent.iterdir()) == ["goodput.db"]
+
+    @pytest.mark.parametrize(("damage", "said"), [(lambda data: b"x" * 9000, "not a database"), (lambda data: data[:9000], "malformed")])
+    def test_a_damaged_file(self, file, damage, said):
+        file.write_bytes(damage(file.read_bytes()))
+        with pytest.raises(StorageError, match=f"{said}.*restore a copy"):
+            open_database(database_url(file.parent))
+
+    def test_a_writer_that_does_not_end(self, file, monkeypatch):
+        monkeypatch.setattr("db.connect.BUSY_TIMEOUT_MS", 50)
+        first, second = (open_database(database_url(file.parent)) for _ in range(2))
+        with writing(first.engine) as session:
+            session.execute(text("SELECT 1"))  # the transaction begins
+            with pytest.raises(StorageError, match="locked; another process writes"):
+                second.runs.append([run_record(2)])
+        second.runs.append([run_record(2)])
+        for database in (first, second):
+            database.close()
+
+    def test_a_full_disk_stores_nothing_of_an_import(self, file):
+        """The page limit is SQLite's own way to end like a full disk."""
+        database = open_database(database_url(file.parent))
+
+        @event.listens_for(database.engine, "connect")
+        def limited(connection, _record):
+            connection.execute("PRAGMA max_page_count = 60")
+
+        database.engine.dispose()
+        with pytest.raises(StorageError, match="full; free some space"):
+            database.runs.append(run_record(number) for number in range(2, 500))
+        assert [one.record for one in database.runs.list()] == [run_record(1)]
+        database.close()

@@ -195,13 +195,6 @@ def test_mixed_folder(tmp_path):
     assert {ask.option for ask in report.asks} == {"--engine", "--device", "--tp"}
 
 
-def test_stored_runs_are_duplicates():
-    digest = import_paths([DATA / "inferencex.json"]).imported[0].content_hash
-    again = import_paths([DATA / "inferencex.json"], stored=lambda seen: seen == digest)
-    assert again.imported == ()
-    assert again.duplicates[0].first_seen == "stored"
-
-
 def test_every_ask_can_be_answered(tmp_path):
     """Each missing fact has an option, and giving it completes the run."""
     path = write(tmp_path, {"avg_latency": 2.0, "latencies": [1.9, 2.1], "percentiles": {}})
