@@ -1,14 +1,15 @@
 """Memory and CPU of importing large results: ``python bench/importers.py [--megabytes 100] [--json]``.
 
-Writes synthetic files in a temporary folder, imports each in a fresh process and prints its peak resident memory and CPU seconds.
+Writes synthetic files in a temporary folder, imports each with ``goodput import`` into an empty store and prints the peak resident memory
+and the CPU seconds of the whole command. The rows, each a run of its own, are a hundredth of the size.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -49,39 +50,46 @@ def iteration_log(path: Path, size: int) -> None:
 
 
 def bench_rows(path: Path, size: int) -> None:
-    """llama-bench rows, one a line."""
+    """llama-bench rows, one a line: each becomes a run."""
     draw = random.Random(2)
     with path.open("w") as file:
-        while file.tell() < size // 10:
+        while file.tell() < size // 100:
             row = {"build_commit": "c", "gpu_info": "GPU", "model_type": "m", "type_k": "f16", "n_prompt": 0, "n_gen": 128,
                    "n_depth": draw.randint(0, 10**6), "avg_ns": 10**9, "samples_ns": [draw.randint(10**9, 10**10)]}  # fmt: skip
             file.write(json.dumps(row) + "\n")
 
 
-CASES = {"detailed": detailed_serve, "iteration-log": iteration_log, "llama-bench-rows": bench_rows}
+KNOWN = ["--model", "Qwen/Qwen3-8B", "--device", "h100-sxm-80"]
+CASES = {
+    "detailed": (detailed_serve, ["--engine", "vllm"]),
+    "iteration-log": (iteration_log, ["--tp", "1"]),
+    "llama-bench-rows": (bench_rows, []),
+}
 
 
-def measure(path: Path) -> dict[str, float]:
-    """Import in this process and report what it took."""
-    sys.path.insert(0, str(ROOT))
-    from planner.importers import iterate_import  # measured too
-    from planner.records import RunRecord
-
-    start = time.perf_counter()
-    runs = sum(isinstance(event, RunRecord) for event in iterate_import([path]))
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    wall = time.perf_counter() - start
+def measure(path: Path, known: list[str]) -> dict[str, float]:
+    """``goodput import`` from start to exit, in a process and a home of its own."""
+    command = [sys.executable, "-c", "from api.cli import main; main()", "import", str(path), *known, "--json"]
+    with tempfile.TemporaryDirectory() as home, tempfile.TemporaryFile() as answer:
+        environment = {**os.environ, "GOODPUT_HOME": home, "PYTHONPATH": str(ROOT), "GOODPUT_DATABASE_URL": ""}
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdout=answer, env=environment)
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - start
+        if status != 0:
+            raise SystemExit(f"goodput import ended with {os.waitstatus_to_exitcode(status)}")
+        answer.seek(0)
+        runs = len(json.load(answer)["stored"])
     return {"runs": runs, "peak_mib": usage.ru_maxrss / 1024, "cpu_s": usage.ru_utime + usage.ru_stime, "wall_s": wall}
 
 
 def results(megabytes: float) -> Iterator[tuple[str, dict[str, float]]]:
-    """Each case in a process of its own, so that peaks do not mix."""
+    """Each case by itself, so that peaks do not mix."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, write in CASES.items():
+        for name, (write, known) in CASES.items():
             path = Path(folder, f"{name}.json")
             write(path, int(megabytes * 1e6))
-            answer = subprocess.run([sys.executable, __file__, "--measure", str(path)], check=True, capture_output=True, text=True)
-            yield name, {"megabytes": path.stat().st_size / 1e6, **json.loads(answer.stdout)}
+            yield name, {"megabytes": path.stat().st_size / 1e6, **measure(path, [*KNOWN, *known])}
             path.unlink()
 
 
@@ -89,11 +97,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=float, default=100.0)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--measure", type=Path)
     options = parser.parse_args()
-    if options.measure is not None:
-        print(json.dumps(measure(options.measure)))
-        return 0
     found = dict(results(options.megabytes))
     if options.json:
         print(json.dumps(found, indent=2))

@@ -42,12 +42,13 @@ _TARGETS = (*_TIMES, *_STEP, *_RATES, *RunSetup.model_fields, *Workload.model_fi
 _UNIT_IN_NAME = re.compile(r"(?:[_ ]|[(\[])(ms|us|µs|ns|s|sec|seconds)[)\]]?$", re.IGNORECASE)
 _OBVIOUS = {
     "isl": "prompt_tokens", "input_len": "prompt_tokens", "input_tokens": "prompt_tokens", "prompt_tokens": "prompt_tokens",
-    "prompt_len": "prompt_tokens", "osl": "output_tokens", "output_len": "output_tokens", "output_tokens": "output_tokens",
+    "prompt_len": "prompt_tokens", "input_length": "prompt_tokens", "prompt_length": "prompt_tokens",
+    "output_length": "output_tokens", "osl": "output_tokens", "output_len": "output_tokens", "output_tokens": "output_tokens",
     "concurrency": "concurrency", "conc": "concurrency", "max_concurrency": "concurrency", "num_prompts": "requests",
     "request_rate": "rate", "output_tok_per_s": "output_tokens_per_s", "output_throughput": "output_tokens_per_s",
     "req_per_s": "requests_per_s", "request_throughput": "requests_per_s", "duration_s": "duration",
 }  # fmt: skip
-_OBVIOUS_TIME = re.compile(r"^(?:(mean|median|avg|p\d+)_)?(ttft|tpot|itl|e2el?)(?:_(mean|median|avg|p\d+))?_(ms|us|s)$")
+_OBVIOUS_TIME = re.compile(r"^(?:(mean|median|avg|p\d+)_)?(ttft|tpot|itl|e2el?)(?:_latency)?(?:_(mean|median|avg|p\d+))?_(ms|us|s)$")
 _STATISTIC = {"median": "p50", "avg": "mean"}
 
 
@@ -55,7 +56,7 @@ def header_map(header: list[str]) -> dict[str, str]:
     """The columns that say themselves what they are; empty when no time and no rate is among them."""
     found: dict[str, str] = {}
     for column in header:
-        lowered = column.strip().lower()
+        lowered = re.sub(r"[^a-z0-9]+", "_", column.strip().lower()).strip("_")  # ``Mean TTFT (ms)``, ``mean-ttft-ms``
         if timed := _OBVIOUS_TIME.match(lowered):
             statistic = timed.group(1) or timed.group(3) or "mean"
             found.setdefault(f"{timed.group(2)[:3] if timed.group(2) != 'ttft' else 'ttft'}.{_STATISTIC.get(statistic, statistic)}", column)

@@ -67,6 +67,8 @@ class PrometheusDump:
             value = float(raw)
         except ValueError:
             raise MeasurementError("is not a number", path=f"line {number}", value=raw) from None
+        if name.startswith("request_success") and labels.get("finished_reason") in {"abort", "error"}:
+            name = "failed"
         if name.removesuffix("_bucket") in _HISTOGRAMS and "le" in labels:
             buckets = self._buckets.setdefault(name.removesuffix("_bucket"), {})
             edge = float(labels["le"])
@@ -126,7 +128,7 @@ class PrometheusDump:
         if found:
             draft.warnings.append("since the start of the server; percentiles are interpolated inside histogram buckets")
         completed = sum(value for name, value in self._values.items() if name.startswith("request_success"))
-        found["completed"] = int(completed) or None
+        found["completed"], found["failed"] = int(completed) or None, int(self._values.get("failed", 0.0)) or None
         found["preemptions"] = int(self._values.get("num_preemptions_total", self._values.get("num_preemptions", 0.0)))
         found["running"], found["waiting"] = self._values.get("num_requests_running"), self._values.get("num_requests_waiting")
         usage = self._values.get("kv_cache_usage_perc", self._values.get("gpu_cache_usage_perc"))

@@ -84,3 +84,25 @@ def test_a_damaged_table_keeps_its_good_rows(tmp_path):
     report = import_paths([table(tmp_path, text)])
     assert len(report.imported) == 1
     assert len(report.refused) == 1
+
+
+def test_other_languages_and_separators(tmp_path):
+    """A German spreadsheet (byte order mark, CRLF, decimal commas) says the same as an English one with thousands."""
+    german = '\ufeff"Mean TTFT (ms)";"P99 ITL (ms)";"Concurrency";"Input Length";"device"\r\n"1.250,5";"8,25";16;1024;"H100, SXM"\r\n'
+    english = 'Mean TTFT (ms),P99 ITL (ms),Concurrency,Input Length,device\n"1,250.5",8.25,16,1024,"H100, SXM"\n'
+    for text in (german, english, german.replace(";", "\t")):
+        (run,) = import_paths([table(tmp_path, text)]).imported
+        assert run.serving[0].ttft == pytest.approx({"mean": 1.2505})
+        assert run.serving[0].itl == pytest.approx({"p99": 0.00825})
+        assert (run.workload.concurrency, run.workload.prompt_tokens, run.setup.device) == (16, 1024, "H100, SXM")
+
+
+def test_a_comma_that_could_mean_two_things_is_refused(tmp_path):
+    report = import_paths([table(tmp_path, 'isl,osl,ttft_ms\n1,2,"1,234"\n1,2,"12,5"\n1,2,"0,234"\n')])
+    assert [run.serving[0].ttft["mean"] for run in report.imported] == [pytest.approx(0.0125), pytest.approx(0.000234)]
+    assert "may be a thousand or a decimal" in report.refused[0].reason
+
+
+def test_a_quoted_line_break_inside_a_table_of_metrics_does_not_end_the_import(tmp_path):
+    report = import_paths([table(tmp_path, 'Metric,avg,p50\nRequest Latency (ms),"10\n')])
+    assert "damaged" in report.refused[0].reason

@@ -194,3 +194,25 @@ def test_prometheus_idle_server_still_tells_its_pool(tmp_path):
     run = one(log(tmp_path, idle))
     assert run.serving == ()
     assert run.memory[0].utilization == 0.9
+
+
+def test_prometheus_of_the_first_engine(tmp_path):
+    """V0 names: ``gpu_cache_usage_perc`` is a fraction, ``time_per_output_token_seconds`` is one value a gap, aborted is not completed."""
+    lines = [
+        'vllm:gpu_cache_usage_perc{model_name="m"} 0.25',
+        'vllm:gpu_prefix_cache_hit_rate{model_name="m"} -1.0',
+        'vllm:num_preemptions_total{model_name="m"} 2.0',
+        'vllm:request_success_total{finished_reason="stop",model_name="m"} 7.0',
+        'vllm:request_success_total{finished_reason="abort",model_name="m"} 1.0',
+        'vllm:time_per_output_token_seconds_bucket{le="0.01",model_name="m"} 0.0',
+        'vllm:time_per_output_token_seconds_bucket{le="0.025",model_name="m"} 990.0',
+        'vllm:time_per_output_token_seconds_bucket{le="+Inf",model_name="m"} 990.0',
+        'vllm:time_per_output_token_seconds_count{model_name="m"} 990.0',
+        'vllm:time_per_output_token_seconds_sum{model_name="m"} 19.8',
+        'vllm:cache_config_info{block_size="16",cache_dtype="auto",gpu_memory_utilization="0.9",num_gpu_blocks="27901"} 1.0',
+    ]
+    run = one(log(tmp_path, "\n".join(lines)))
+    seen = run.serving[0]
+    assert (seen.itl["mean"], seen.itl["p50"]) == (pytest.approx(0.02), pytest.approx(0.0175))
+    assert (seen.completed, seen.failed, seen.preemptions, seen.kv_usage, seen.prefix_hit_rate) == (7, 1, 2, 0.25, None)
+    assert run.memory[0].kv_pool_tokens == 27901 * 16
