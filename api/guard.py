@@ -1,4 +1,4 @@
-"""What a scenario from afar may not do: name files of the server. Over REST a model is a catalogue name and nothing else."""
+"""What a scenario from afar may not do: name files of the server. Over REST models and devices are catalogue names."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from pathlib import Path
 from models.catalog.models_catalog import model_entry
 from models.describe.scenario import Scenario
 from models.errors import InputError, UnknownNameError
+from models.readers.device_file import is_device_file
 
 
 def refuse_files(scenario: Scenario) -> None:
     """Raise ``InputError`` for every field that the planner would read a file for."""
     _catalogue_model(scenario.model, "model")
+    if is_device_file(scenario.hardware.device):
+        raise InputError(
+            "only devices of the catalogue can be planned over REST, no files", path="hardware.device", value=scenario.hardware.device,
+            way_out="see /v1/catalog/devices, or use the command line",
+        )  # fmt: skip
     for name, request in scenario.workload.items():
         if request.arrivals.trace is not None:
             raise InputError(

@@ -19,7 +19,8 @@ _LONGEST_S = 86_400.0
 
 def read(path: str, assignments: Sequence[str] = (), calibration: str | None = None) -> dict[str, Any]:
     """Raw scenario data of a file (``-``: standard input) with every ``PATH=VALUE`` applied in order."""
-    from planner.scenario_file import LARGEST_FILE, parse_assignment, parse_raw, read_raw, with_value
+    from models.readers.yaml_text import LARGEST_FILE
+    from planner.scenario_file import parse_assignment, parse_raw, read_raw, with_value
 
     if path == STANDARD_INPUT:
         data = sys.stdin.buffer.read(LARGEST_FILE + 1)

@@ -24,6 +24,7 @@ _SECONDS = {
 }  # fmt: skip
 _RATES = {"/s": Decimal(1), "/min": Decimal(1) / 60, "/h": Decimal(1) / 3600, "req/s": Decimal(1), "Hz": Decimal(1)}
 _BANDWIDTHS = {f"{unit}/s": size for unit, size in _BYTES.items()}
+_FLOP_RATES = {f"{prefix}FLOP/s": Decimal(10) ** power for prefix, power in (("", 0), ("M", 6), ("G", 9), ("T", 12), ("P", 15))}
 _WATTS = {"W": Decimal(1), "kW": Decimal(1000)}
 _SHAPE = re.compile(r"^\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S+(?:\s*/\s*\S+)?)?\s*$")
 
@@ -73,6 +74,11 @@ def parse_rate(text: object, path: str = "") -> float:
 def parse_bandwidth(text: object, path: str = "") -> float:
     """``'64 GB/s'`` → 6.4e10 bytes a second."""
     return float(_scale(text, _BANDWIDTHS, path, "64 GB/s"))
+
+
+def parse_flop_rate(text: object, path: str = "") -> float:
+    """``'65 GFLOP/s'`` → 6.5e10 operations a second, a multiply-add counting two."""
+    return float(_scale(text, _FLOP_RATES, path, "65 GFLOP/s"))
 
 
 def parse_watts(text: object, path: str = "") -> float:

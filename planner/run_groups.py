@@ -38,7 +38,7 @@ class Key:
     @property
     def default_name(self) -> str:
         """A name for the calibration of this group that says what it is for."""
-        words = [self.device, self.engine, self.model.rsplit("/", maxsplit=1)[-1], self.weight_format]
+        words = [_short(self.device), self.engine, _short(self.model), self.weight_format]
         words += [f"tp{self.tensor_parallel}"] if self.tensor_parallel > 1 else []
         words += [] if self.cuda_graphs else ["eager"]
         name = _WORD.sub("-", "-".join(words))[:100].strip("-.+")
@@ -47,6 +47,12 @@ class Key:
     def __str__(self) -> str:
         graphs = "" if self.cuda_graphs else ", no CUDA graphs"
         return f"{self.model} ({self.weight_format}) with {self.engine} on {self.tensor_parallel} x {self.device}{graphs}"
+
+
+def _short(name: str) -> str:
+    """The last part of a name with a slash, or of a file's path without its kind."""
+    last = name.rsplit("/", maxsplit=1)[-1]
+    return re.sub(r"\.(gguf|json|ya?ml)$", "", last)
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ Column = Annotated[
 
 def import_(
     paths: Annotated[list[str], typer.Argument(metavar="PATHS...", help="Result files and folders of benchmark tools and engines.")],
-    device: Text = None,
+    device: Annotated[str | None, typer.Option(help=f"{Fact} A name of the catalogue or a file that describes your own.")] = None,
     tp: Number = None,
-    model: Text = None,
+    model: Annotated[str | None, typer.Option(help=f"{Fact} A name of the catalogue, a config.json or a .gguf.")] = None,
     engine: Text = None,
     engine_version: Text = None,
     precision: Text = None,
@@ -81,8 +81,10 @@ def runs(
     """List the stored runs, oldest first."""
     from api import output, storage
     from api.views.runs import run_row, runs_view
+    from models.readers.device_file import is_device_file, read_device
     from planner.ports import RunFilter
 
+    device = read_device(device).id if device and is_device_file(device) else device
     rows: list[dict[str, Any]] = []
     if storage.exists():
         with storage.database() as opened:

@@ -1,4 +1,4 @@
-"""The device catalogue: the only code that reads ``devices.json``."""
+"""Devices by name: of the catalogue (the only code that reads ``devices.json``), or a file that describes one's own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from models.describe.hardware import Device
 from models.errors import UnknownNameError
+from models.readers.device_file import is_device_file, read_device
 
 _FILE = Path(__file__).parent / "devices.json"
 _PEAKS = (("bf16", "bf16_tflops"), ("fp16", "fp16_tflops"), ("fp8", "fp8_tflops"), ("fp4", "fp4_tflops"), ("int8", "int8_tops"))
@@ -45,9 +46,13 @@ def device_ids() -> tuple[str, ...]:
     return tuple(row["id"] for row in _catalogue()["devices"])
 
 
-@cache
 def load_device(name: str) -> Device:
-    """The device of that id, full name or common alias; the nearest names on a miss."""
+    """The device of that id, full name or common alias, or described in a ``.yaml`` or ``.json`` file; the nearest names on a miss."""
+    return read_device(name) if is_device_file(name) else _from_catalogue(name)
+
+
+@cache
+def _from_catalogue(name: str) -> Device:
     found = _aliases().get(_plain(name))
     if found is None:
         raise UnknownNameError.suggest("device", name, device_ids(), path="hardware.device")

@@ -94,5 +94,7 @@ PerSecond = Annotated[float, _checked(units.parse_rate), PlainSerializer(lambda 
 """Events a second, written ``4 /s``."""
 Bandwidth = Annotated[float, _checked(units.parse_bandwidth), PlainSerializer(lambda v: f"{v!r} B/s", when_used="json")]
 """Bytes a second, written ``64 GB/s``."""
+FlopRate = Annotated[float, _checked(units.parse_flop_rate), PlainSerializer(lambda v: f"{v!r} FLOP/s", when_used="json")]
+"""Operations a second, written ``65 GFLOP/s``."""
 Watts = Annotated[float, _checked(units.parse_watts), PlainSerializer(lambda v: f"{v!r} W", when_used="json")]
 """Watts, written ``600 W``."""

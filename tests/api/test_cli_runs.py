@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from api.cli import run
+from models.catalog.models_catalog import model_entry
 from tests.oracles import measured_steps as made
 
 ROOT = Path(__file__).parents[2]
@@ -159,3 +160,27 @@ def count(home):
     found = sum(1 for _ in opened.runs.list())
     opened.close()
     return found
+
+
+def test_a_device_and_a_model_of_ones_own_from_import_to_plan(home, capsysbinary):
+    """The catalogue's card and model written as files: everything from import to plan comes out as it does for their names."""
+    card = made.CARD
+    peaks = ", ".join(f"{precision}: {rate!r} FLOP/s" for precision, rate in card.peaks.items())
+    (home / "card.yaml").write_text(
+        f"name: {card.name}\narchitecture: {card.architecture}\nmemory: {card.memory_bytes} B\npeaks: {{{peaks}}}\n"
+        f"bandwidth: {card.memory_bandwidth_bytes_per_s!r} B/s\nhost_link: {card.host_link_bytes_per_s!r} B/s\n"
+        f"power: {card.power_w} W\nsource: the catalogue\ndate: 2026-11-29\n"
+    )
+    (home / "shape.json").write_text(json.dumps(model_entry(made.MODEL)["config"]))
+    file = str(made.step_table(home / "steps.csv"))
+    own = ["--device", str(home / "card.yaml"), "--model", str(home / "shape.json"), "--tp", "1", "--engine", "vllm"]
+    assert len(answer(capsysbinary, "import", file, *own, *columns())["stored"]) == len(made.SHAPES)
+    (fitted,) = answer(capsysbinary, "calibrate", "--device", str(home / "card.yaml"))
+    assert fitted["name"].startswith("card-vllm-shape-")
+    named = (home / "scenario.yaml").read_text()
+    (home / "own.yaml").write_text(named.replace(made.MODEL, "shape.json").replace(made.DEVICE, "card.yaml"))
+    ours = answer(capsysbinary, "plan", str(home / "own.yaml"))
+    assert ours["calibration"]["name"] == fitted["name"]
+    assert len(answer(capsysbinary, "runs", "--device", str(home / "card.yaml"))) == len(made.SHAPES)
+    without = [answer(capsysbinary, "plan", str(home / file), "--calibration", "none") for file in ("own.yaml", "scenario.yaml")]
+    assert without[0]["configurations"] == without[1]["configurations"]
