@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,7 +16,9 @@ from planner.importers.flat import completed_requests, flat_serving, mean_length
 from planner.records import Arrival
 
 NAME = "inferencex"
-_FACTS = ("hw", "framework", "precision", "spec_decoding", "mtp", "disagg", "tp", "pp", "ep", "dp_attention")
+_NAMED = re.compile(r"^(?P<hw>.+?)(?:-(?:trt|vllm|sglang|atom|dynamo).*)?$")  # ``h200-trt``: the card and what runs on it
+_ENGINES = {"trt": "trtllm", "trtllm": "trtllm", "tensorrt-llm": "trtllm"}
+_FACTS = ("precision", "spec_decoding", "mtp", "disagg", "tp", "pp", "ep", "dp_attention")
 
 
 def matches(value: Mapping[str, Any]) -> bool:
@@ -27,6 +30,7 @@ def matches(value: Mapping[str, Any]) -> bool:
 def drafts(value: Mapping[str, Any], _origin: Origin) -> Iterator[Draft]:
     """One run."""
     draft = Draft(NAME, measured_at=text(value.get("date")))
+    _names(value, draft)
     for key in _FACTS:
         set_fact(draft, key, value.get(key))
     set_fact(draft, "model", value.get("model") or value.get("model_id"))
@@ -47,9 +51,19 @@ def drafts(value: Mapping[str, Any], _origin: Origin) -> Iterator[Draft]:
     for key, target in (("isl", "prompt_tokens"), ("osl", "output_tokens")):
         if (length := positive(optional(value, key))) is not None:
             draft.workload.setdefault(target, length)
+    draft.needs = (*draft.needs, *(target for target in ("prompt_tokens", "output_tokens") if draft.workload.get(target) is None))
     _per_gpu(value, draft, found)
     draft.serving.append(serving(found))
     yield draft
+
+
+def _names(value: Mapping[str, Any], draft: Draft) -> None:
+    """Card and engine without the words that InferenceX puts around them (``h200-trt``, ``dynamo-sglang``)."""
+    if (hardware := text(value.get("hw"))) is not None and (found := _NAMED.match(hardware)):
+        set_fact(draft, "hw", found.group("hw"))
+    if (framework := text(value.get("framework"))) is not None:
+        engine = framework.lower().removeprefix("dynamo-")
+        set_fact(draft, "framework", _ENGINES.get(engine, engine))
 
 
 def _version(value: Mapping[str, Any], draft: Draft) -> None:

@@ -42,6 +42,7 @@ _CONFIG_KEYS = frozenset({"model", "tensor_parallel_size", "pipeline_parallel_si
                           "kv_cache_dtype", "max_seq_len", "enable_prefix_caching", "enable_chunked_prefill", "dtype"})  # fmt: skip
 _MEMORY: tuple[tuple[str, re.Pattern[str], tuple[str, ...]], ...] = (
     ("Model loading took", re.compile(rf"Model loading took {_N} Gi?B"), ("weights_bytes",)),
+    ("Loading model weights took", re.compile(rf"Loading model weights took {_N} Gi?B"), ("weights_bytes",)),
     ("model weights take", re.compile(rf"model weights take {_N} ?Gi?B; non_torch_memory takes {_N} ?Gi?B; "
      rf"PyTorch activation peak memory takes {_N} ?Gi?B; the rest of the memory reserved for KV Cache is {_N} ?Gi?B"),
      ("weights_bytes", "non_torch_bytes", "activation_bytes", "kv_pool_bytes")),
@@ -81,7 +82,7 @@ class VllmLog:
 
     def feed(self, number: int, line: str) -> bool:
         """Take a line; True when it said something."""
-        if "vLLM API server version" in line or "Initializing a V" in line:
+        if "vLLM API server version" in line or ("Initializing a" in line and "LLM engine (v" in line):
             self._start(line)
         elif "throughput:" in line and "Running:" in line:
             return self._noted(number, self._load(line), counts=True)

@@ -67,6 +67,22 @@ def test_vllm_old_and_new_wording(tmp_path):
     assert "3 preemptions" in run.warnings
 
 
+def test_vllm_before_its_second_engine(tmp_path):
+    """Release 0.6.3: another opening line and another word for the weights, in GB that are GiB."""
+    lines = (
+        "INFO 10-15 10:00:00 api_server.py:528] vLLM API server version 0.6.3\n"
+        "INFO 10-15 10:00:01 llm_engine.py:237] Initializing an LLM engine (v0.6.3) with config: model='Qwen/Qwen2-7B', "
+        "speculative_config=None, tokenizer='Qwen/Qwen2-7B', dtype=torch.bfloat16, max_seq_len=4096, tensor_parallel_size=2, "
+        "quantization=None, enforce_eager=True, kv_cache_dtype=auto, enable_prefix_caching=False)\n"
+        "INFO 10-15 10:00:09 model_runner.py:1071] Loading model weights took 7.1500 GB\n"
+        "INFO 10-15 10:00:20 gpu_executor.py:122] # GPU blocks: 3852, # CPU blocks: 4096\n"
+    )
+    run = one(log(tmp_path, lines))
+    assert (run.setup.engine_version, run.setup.model, run.setup.tensor_parallel) == ("0.6.3", "Qwen/Qwen2-7B", 2)
+    assert (run.setup.cuda_graphs, run.setup.max_model_len) == (False, 4096)
+    assert (run.memory[0].weights_bytes, run.memory[0].kv_blocks) == (round(7.15 * GIB), 3852)
+
+
 def test_vllm_ranks_are_kept_apart(tmp_path):
     lines = (
         "(Worker_TP0 pid=5) INFO [gpu_model_runner.py] Model loading took 10.5 GiB and 3 seconds\n"

@@ -259,6 +259,18 @@ def test_inference_perf_takes_the_client_s_view_alone(tmp_path):
     assert "no known result format" in import_paths([write(tmp_path / "alone", "server.json", server)]).refused[0].reason
 
 
+def test_inferencex_names_card_and_engine_its_own_way(tmp_path):
+    """Before lengths were written: they are asked for; rates are those of one GPU times eight."""
+    made = {"hw": "h200-trt", "tp": 8, "ep": 1, "dp_attention": "false", "conc": 64, "model": "m", "framework": "dynamo-trt",
+            "tput_per_gpu": 1000.0, "output_tput_per_gpu": 500.0, "median_ttft": 1.0, "mean_ttft": 1.2, "mean_tpot": 0.02,
+            "median_tpot": 0.02, "p99_tpot": 0.03, "p99_intvty": 33.3}  # fmt: skip
+    path = write(tmp_path, "agg.json", made)
+    run = one(path)
+    assert (run.setup.device, run.setup.engine, run.serving[0].output_tokens_per_s) == ("h200", "trtllm", 4000.0)
+    assert run.missing == ("prompt_tokens", "output_tokens")
+    assert one(path, known={"isl": "1024", "osl": "128"}).missing == ()
+
+
 LLAMA_BENCH = """ggml_cuda_init: found 1 CUDA devices:
   Device 0: NVIDIA GeForce RTX 4090, compute capability 8.9, VMM: yes
 | model                          |       size |     params | backend    | ngl | n_ubatch | fa |            test |                  t/s |
