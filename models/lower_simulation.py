@@ -60,7 +60,7 @@ def lower_simulation(
         graph_sizes=captured_rows(case, (configuration.draft, configuration.draft_tokens), graphs),
         micro_batch=configuration.max_num_batched_tokens if case.engine.separate_batches else 0,
         tiled_from=case.engine.tiled_from(case.device.architecture, configuration.kv_format),
-        delivery_s=case.calibration.delivery_s, **_scheduling(case, configuration, policy),
+        delivery_s=case.calibration.delivery_s + case.calibration.request_s, **_scheduling(case, configuration, policy),
         **_speculation(case, configuration, random=random),
     )  # fmt: skip
     elsewhere = lower_simulation(case, faster, random=random, policy=policy) if faster is not None else None

@@ -6,6 +6,8 @@ answer. Nothing here loops over tokens or requests. Percentiles and goodput: ``m
 
 from __future__ import annotations
 
+from mmap import mmap
+
 import numpy as np
 
 from models.errors import ContradictionError, SolverError
@@ -203,7 +205,10 @@ def simulate(
 
 def _models(prefill: StepModel, decode: StepModel | None, mixed: StepModel | None) -> Records:
     alone = prefill if decode is None else decode
-    return np.stack([lower_step(prefill), lower_step(alone), lower_step(alone if mixed is None else mixed)])
+    records = np.full(3, lower_step(prefill))
+    if alone is not prefill or mixed is not None:
+        records[1], records[2] = lower_step(alone), lower_step(alone if mixed is None else mixed)
+    return records
 
 
 def _limits(requests: RequestArrays, engine: EngineParameters, deadlines: Deadlines | None) -> Floats:
@@ -226,7 +231,8 @@ def _slots(engine: EngineParameters) -> tuple[Records, Integers, Integers, Recor
 
 def _logs(count: int, *, timeline: bool) -> tuple[Records, Integers, Records, Records]:
     gaps = np.empty(min(GAP_LOG, 64 * count + 1024), memory.GAP)
-    histogram = np.zeros(memory.HISTOGRAM_OCTAVES << memory.HISTOGRAM_BITS, np.int64)
+    bins = memory.HISTOGRAM_OCTAVES << memory.HISTOGRAM_BITS
+    histogram = np.frombuffer(mmap(-1, bins * 8), np.int64)  # pages that only long runs touch; allocated, a short run would spend on zeros
     return gaps, histogram, np.zeros(SAMPLES, memory.SAMPLE), np.empty(TIMELINE_ROWS if timeline else 0, memory.ROW)
 
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from models.calibration.evidence import Evidence, StepObservation, from_serving, joined
 from models.calibration.evidence import ServingObservation as ClosedLoop
 from models.calibration.phases import Phase, from_phases
+from models.calibration.served_run import ServedRun, from_runs
 from models.calibration.template import step_template
 from models.catalog.engines import load_engine
 from models.catalog.step_prior import SINGLE
 from models.describe.architecture import Architecture
 from models.describe.configuration import KvFormat
-from models.describe.engine import Engine
 from models.describe.hardware import Device
 from models.errors import CalibrationError, GoodputError, NotCoveredError
 from models.facts.formats import kv_format
@@ -27,13 +27,10 @@ from models.facts.reads import context_read_bytes, row_attention_flops, state_re
 from models.kernels.step import StepModel
 from models.lower import main_peak
 from planner.ports import StoredRun
-from planner.records import Arrival, RunRecord, SequenceGroup, ServingObservation, StepKind
+from planner.records import RunRecord, SequenceGroup, ServingObservation, StepKind
 from planner.records import StepObservation as Measured
 from planner.run_groups import Group, Unused
-
-_MOST_REUSED = 0.02  # prefix hits above this share change what a prompt costs
-_MICRO_BATCH = 512  # llama.cpp's default --ubatch-size
-_STEADY = 2  # requests for each client below which a closed loop never leaves its start
+from planner.served_runs import MICRO_BATCH, Served, repeatable, served_run
 
 
 @dataclass
@@ -41,13 +38,16 @@ class Material:
     """What a group's runs say; ``evidence`` is empty when nothing could be used."""
 
     phases: list[Phase] = field(default_factory=list)
+    runs: list[ServedRun] = field(default_factory=list)
     loops: list[ClosedLoop] = field(default_factory=list)
     unused: list[Unused] = field(default_factory=list)
 
     @property
     def evidence(self) -> Evidence:
-        parts = [from_phases(self.phases)] if self.phases or not self.loops else []
-        return joined([*parts, from_serving(self.loops)]) if self.loops else parts[0]
+        parts = [from_phases(self.phases)] if self.phases else []
+        parts += [from_runs(self.runs)] if self.runs else []
+        parts += [from_serving(self.loops)] if self.loops else []
+        return joined(parts) if parts else from_phases([])
 
 
 def template_of(architecture: Architecture, device: Device, tensor_parallel: int) -> StepModel:
@@ -62,7 +62,7 @@ def material(group: Group) -> Material:
     found = Material()
     key = group.key
     template = template_of(group.architecture, group.device, key.tensor_parallel)
-    shape = _Shape(group.architecture, key.tensor_parallel, template, load_engine(key.engine), group.device.architecture)
+    shape = _Shape(Served(group.architecture, group.device, load_engine(key.engine), key.tensor_parallel), template)
     for run in group.runs:
         _take(run, shape, found)
     return found
@@ -70,15 +70,17 @@ def material(group: Group) -> Material:
 
 @dataclass(frozen=True)
 class _Shape:
-    architecture: Architecture
-    ranks: int
+    served: Served
     template: StepModel
-    engine: Engine
-    device: str  # its architecture
 
     def tiled_from(self, stored: str) -> int:
         """New rows from which attention over a cache in ``stored`` runs its kernel for long chunks; 0 where there is but one."""
-        return self.engine.tiled_from(self.device, configurable(stored))
+        return self.served.engine.tiled_from(self.served.device.architecture, configurable(stored))
+
+    def read_bytes(self, tokens: int, stored: str) -> int:
+        """Bytes of KV and state that all ranks read for a row over ``tokens`` of context."""
+        architecture, ranks = self.served.architecture, self.served.ranks
+        return ranks * (context_read_bytes(architecture, tokens, stored, ranks) + state_read_bytes(architecture, ranks))
 
     def step(self, groups: Sequence[SequenceGroup], heads: float, stored: str) -> StepObservation:
         """One execution batch of ``groups`` (new and cached tokens are totals over each group)."""
@@ -87,17 +89,19 @@ class _Shape:
             assert group.context_tokens is not None
             new, cached = group.new_tokens / group.sequences, group.context_tokens / group.sequences
             middle = cached + (new + 1) / 2
-            own = group.new_tokens * row_attention_flops(self.architecture, middle) / self.template.flops_per_pair
+            own = group.new_tokens * row_attention_flops(self.served.architecture, middle) / self.template.flops_per_pair
             pairs, short = pairs + own, short + own * (new < tiled)
             context = round(cached + (new / 2 if new > 1 else 1))
-            one = context_read_bytes(self.architecture, context, stored, self.ranks) + state_read_bytes(self.architecture, self.ranks)
-            read += group.sequences * self.ranks * one
+            one = context_read_bytes(self.served.architecture, context, stored, self.served.ranks) + state_read_bytes(
+                self.served.architecture, self.served.ranks
+            )
+            read += group.sequences * self.served.ranks * one
         sequences = float(sum(group.sequences for group in groups))
         return StepObservation(sum(group.new_tokens for group in groups), heads, pairs, float(read), sequences, 1.0, short_pairs=short)
 
     def batches(self, groups: Sequence[SequenceGroup], rows: int) -> list[tuple[SequenceGroup, ...]]:
         """Execution batches of one step: all together, or (llama.cpp) the decoders and each prompt's ``rows`` apart."""
-        if not self.engine.separate_batches:
+        if not self.served.engine.separate_batches:
             return [tuple(groups)]
         decoders = tuple(g for g in groups if g.new_tokens == g.sequences)
         found = [decoders] if decoders else []
@@ -109,8 +113,7 @@ class _Shape:
     def kv_per_token(self, context: float, stored: str) -> float:
         """Bytes that a row reads for each token of ``context``."""
         tokens = max(round(context), 1)
-        whole = context_read_bytes(self.architecture, tokens, stored, self.ranks) + state_read_bytes(self.architecture, self.ranks)
-        return self.ranks * whole / tokens
+        return self.read_bytes(tokens, stored) / tokens
 
 
 def _take(run: StoredRun, shape: _Shape, found: Material) -> None:
@@ -130,13 +133,11 @@ def _take(run: StoredRun, shape: _Shape, found: Material) -> None:
     for number, seen in enumerate(record.serving, start=1):
         name = label if len(record.serving) == 1 else f"{label} window {number}"
         try:
-            loop, note = _loop(seen, record, shape, stored, name)
+            notes = _load_test(seen, record, shape, stored, name, found)
         except GoodputError as error:
             found.unused.append(Unused(run.id, str(error)))
             continue
-        found.loops.append(loop)
-        if note:
-            found.unused.append(Unused(run.id, note))
+        found.unused += [Unused(run.id, note) for note in notes]
     if record.memory and not (record.steps or record.serving):
         found.unused.append(Unused(run.id, "memory only: it says nothing of times"))
 
@@ -147,8 +148,8 @@ def _phase(step: Measured, record: RunRecord, shape: _Shape, stored: str, name: 
         raise NotCoveredError("a step with a draft beside it is not the model's alone", path=name, value=record.setup.draft)
     groups = _known(step, name)
     rows = record.setup.flags.get("n_ubatch")
-    stated = rows is not None and rows.isdecimal() and shape.engine.separate_batches
-    micro = int(rows) if rows is not None and stated else _MICRO_BATCH
+    stated = rows is not None and rows.isdecimal() and shape.served.engine.separate_batches
+    micro = int(rows) if rows is not None and stated else MICRO_BATCH
     chunks = shape.batches(groups, micro) if stated or step.parts == 1 else list(_chunks(groups, step.parts))
     steps = []
     for index, chunk in enumerate(chunks):
@@ -182,43 +183,47 @@ def _chunks(groups: Sequence[SequenceGroup], parts: int, rows: int = 0) -> Itera
             yield tuple(chunk)
 
 
+def _load_test(
+    seen: ServingObservation, record: RunRecord, shape: _Shape, stored: str, name: str, found: Material
+) -> list[str]:  # fmt: skip
+    """Simulated where it is known how its requests arrived, else a closed form of its time per output token; what is not used."""
+    load = record.workload
+    if repeatable(record) and load.prompt_tokens is not None and load.output_tokens is not None:
+        per_token = shape.kv_per_token(load.prompt_tokens + load.output_tokens / 2, stored)
+        read = served_run(seen, record, shape.served, configurable(stored), per_token, name)
+        found.runs.append(read.run)
+        return read.unused
+    loop, note = _loop(seen, record, shape, stored, name)
+    found.loops.append(loop)
+    return [note] if note else []
+
+
 def _loop(seen: ServingObservation, record: RunRecord, shape: _Shape, stored: str, name: str) -> tuple[ClosedLoop, str]:
-    """A load test as a closed loop and what of it is not used; an open one has the clients that Little's law counts."""
+    """Time per output token of a load whose arrivals are not known, beside the clients that Little's law counts; what is not used."""
     load, setup = record.workload, record.setup
     if setup.draft not in (None, "none"):
-        raise NotCoveredError("speculation: no closed form of a load test covers it", path=name, value=setup.draft)
+        raise NotCoveredError("speculation under a load whose arrivals are not known", path=name, value=setup.draft)
     if load.prompt_tokens is None or load.output_tokens is None or load.output_tokens < 2:
         raise NotCoveredError("prompt and output lengths (of two tokens or more) are not known", path=name)
-    reused = (seen.prefix_hit_rate or 0.0) > _MOST_REUSED or (load.shared_prefix_tokens or 0.0) > _MOST_REUSED * load.prompt_tokens
-    clients, closed = _clients(seen, record, name)
     tpot = seen.tpot.get("mean") or seen.tpot.get("p50") or seen.itl.get("mean")
-    ttft = (seen.ttft.get("mean") or seen.ttft.get("p50")) if closed and not reused else None
-    rate = seen.output_tokens_per_s if closed and not reused and tpot is None else None
-    if tpot is None and ttft is None and rate is None:
-        raise NotCoveredError("it states no time that the closed form predicts", path=name)
-    note = "" if ttft is not None or not seen.ttft else (
-        f"{name}: TTFT not used, " + ("cached prefixes shorten it" if reused else "its queue depends on how requests arrived")
-    )  # fmt: skip
+    if tpot is None:
+        raise NotCoveredError("it states no time that a closed form predicts without its arrivals", path=name)
     prompt, output = round(load.prompt_tokens), round(load.output_tokens)
     return ClosedLoop(
-        concurrency=clients, prompt=max(prompt, 1), output=output, kv_bytes_per_token=shape.kv_per_token(prompt + output / 2, stored),
-        slots=float(setup.max_num_seqs or math.inf), ttft_s=ttft, tpot_s=tpot, output_tokens_per_s=rate, source=name,
-    ), note  # fmt: skip
+        concurrency=_clients(seen, name), prompt=max(prompt, 1), output=output, tpot_s=tpot, source=name,
+        kv_bytes_per_token=shape.kv_per_token(prompt + output / 2, stored), slots=float(setup.max_num_seqs or math.inf),
+        kv_format=configurable(stored),
+    ), f"{name}: TTFT not used, its queue depends on how requests arrived" if seen.ttft else ""  # fmt: skip
 
 
-def _clients(seen: ServingObservation, record: RunRecord, name: str) -> tuple[float, bool]:
-    """Mean requests in the system, and whether the load was a steady closed loop."""
-    load = record.workload
-    if load.arrival is Arrival.CLOSED and load.concurrency is not None:
-        if load.requests is not None and load.requests < _STEADY * load.concurrency:
-            raise NotCoveredError("too few requests for each client: the load never became steady", path=name, value=load.requests)
-        return float(load.concurrency), True
+def _clients(seen: ServingObservation, name: str) -> float:
+    """Mean requests in the system (Little's law, section 8.6.1)."""
     if seen.in_flight is not None:
-        return max(seen.in_flight, 1.0), False
+        return max(seen.in_flight, 1.0)
     e2e = seen.e2e.get("mean")
     if seen.requests_per_s is not None and e2e is not None:
-        return max(seen.requests_per_s * e2e, 1.0), False  # Little's law, section 8.6.1
-    raise NotCoveredError("how many requests ran together is not known", path=name, value=load.arrival.value)
+        return max(seen.requests_per_s * e2e, 1.0)
+    raise NotCoveredError("how many requests ran together is not known", path=name)
 
 
 def configurable(stored: str) -> KvFormat:
@@ -234,6 +239,7 @@ def fitted_names(group: Group) -> tuple[str, ...]:
     each KV format that the runs used: its conversion, or its pairs where the engine has an attention kernel for few rows.
     """
     found = [*SINGLE, *(["collective_s"] if group.key.tensor_parallel > 1 else [])]
+    found += ["request_s"] if any(repeatable(run.record) for run in group.runs if run.record.serving) else []
     engine = load_engine(group.key.engine)
     for name in sorted({r.record.setup.kv_format or "bf16" for r in group.runs}):
         try:

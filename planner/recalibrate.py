@@ -19,6 +19,7 @@ from models.calibration.posterior import Drift, Posterior, drift, interval
 from models.calibration.prior import Prior
 from models.calibration.step_fit import fit_steps
 from models.catalog.calibrations_catalog import SPECIFICATION, load_calibration
+from models.catalog.engines import load_engine
 from models.catalog.step_prior import step_prior
 from models.describe.calibration import Calibration, Physical, Source
 from models.errors import CalibrationError, InputError
@@ -88,8 +89,7 @@ def fit_group(group: Group, name: str, *, relatives: Sequence[Relative], today: 
     calibration = calibrated(posterior, base, _scope(group), name=name, version="0", sources=_sources(group.runs, used, today))
     calibration = _with_spread(calibration, posterior, template, group)
     _check_physics(calibration)
-    predicted = np.exp(evidence.predict(posterior.step_model(template)))
-    measured = np.exp(evidence.measured)
+    measured, predicted = np.exp(evidence.measured), np.exp(evidence.measured - posterior.residuals)
     points = tuple(
         (n, float(m), float(p), float(r)) for n, m, p, r in zip(evidence.names, measured, predicted, posterior.residuals, strict=True)
     )
@@ -114,8 +114,17 @@ def _scope(group: Group) -> Scope:
     return Scope(
         device=key.device, engine=key.engine, engine_version=versions.pop() if len(versions) == 1 else None, model=key.model,
         weight_format=key.weight_format, tensor_parallel=key.tensor_parallel, cuda_graphs=key.cuda_graphs,
-        layers=group.architecture.layer_count,
+        layers=group.architecture.layer_count, notes=_assumed(group),
     )  # fmt: skip
+
+
+def _assumed(group: Group) -> tuple[str, ...]:
+    """What the runs do not say and the fit takes for granted."""
+    silent = [str(run.id) for run in group.runs if run.record.setup.cuda_graphs is None]
+    if not silent or load_engine(group.key.engine).capture is None:
+        return ()
+    listed = ", ".join(silent[:8]) + (", …" if len(silent) > 8 else "")
+    return (f"runs {listed} do not say whether they used CUDA graphs; taken as on, the engine's default (--cuda-graphs at import says)",)
 
 
 def _sources(runs: Sequence[StoredRun], used: Sequence[int], today: str) -> tuple[Source, ...]:

@@ -185,6 +185,11 @@ def _name_assumptions(scenario: Scenario, calibration: Calibration, warnings: li
         warnings.append(
             f"calibration {calibration.name} was measured with cuda_graphs {calibration.cuda_graphs}, the scenario says {graphs}"
         )
+    if calibration.request_s:
+        warnings.append(
+            f"a request spends {calibration.request_s * 1e3:.2g} ms outside the engine's steps (front end, first delivery); simulations "
+            "include it, a burst's closed form does not"
+        )
     if calibration.delivery_s:
         warnings.append(
             f"times are the engine's; a client saw {calibration.delivery_s * 1e3:.2f} ms more between two tokens at batch 1, "

@@ -66,6 +66,7 @@ class Scope:
     tensor_parallel: int
     cuda_graphs: bool
     layers: int
+    notes: tuple[str, ...] = ()  # what was assumed of the runs
 
 
 def calibrated(posterior: Posterior, base: Calibration, scope: Scope, *, name: str, version: str, sources: Sequence[Source]) -> Calibration:
@@ -82,7 +83,8 @@ def calibrated(posterior: Posterior, base: Calibration, scope: Scope, *, name: s
     return base.model_copy(update={
         "name": name, "version": version, "device": scope.device, "engine": scope.engine, "engine_version": scope.engine_version,
         "model": scope.model, "weight_format": scope.weight_format, "tensor_parallel": scope.tensor_parallel,
-        "cuda_graphs": scope.cuda_graphs, "prefill": prefill, "decode": decode, "sources": tuple(sources), "notes": (),
+        "cuda_graphs": scope.cuda_graphs, "prefill": prefill, "decode": decode, "sources": tuple(sources), "notes": tuple(scope.notes),
+        "request_s": posterior.value("request_s") if "request_s" in posterior.names else 0.0,
         "uncertainty": Uncertainty(
             prefill_log_sd=math.hypot(posterior.noise_sd, compute), decode_log_sd=math.hypot(posterior.noise_sd, memory),
             source=f"fit of {posterior.runs} measurements, {len(posterior.outliers)} of them outliers",

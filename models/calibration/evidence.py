@@ -83,6 +83,7 @@ class ServingObservation:
     tpot_s: float | None = None
     output_tokens_per_s: float | None = None
     source: str = ""
+    kv_format: str = "bf16"
 
     def __post_init__(self) -> None:
         path = self.source or "run"
@@ -103,14 +104,28 @@ class Evidence:
     predict: Callable[[StepModel], Floats]
     names: tuple[str, ...]
     floor: Callable[[StepModel], Floats]
+    refine: Callable[[StepModel], Evidence] | None = None  # the same near a step model, where ``predict`` itself takes long
+    noise: Floats | None = None  # of each entry, in units of a measurement's; None: 1
 
     def __len__(self) -> int:
         return len(self.measured)
 
+    def at(self, model: StepModel) -> Evidence:
+        """Evidence whose prediction is quick, and right near ``model``."""
+        return self if self.refine is None else self.refine(model)
+
+    @property
+    def weights(self) -> Floats:
+        """Inverse noise of each entry in units of a measurement's."""
+        return np.ones(len(self)) if self.noise is None else 1.0 / self.noise
+
     def choose(self, rows: npt.NDArray[np.intp]) -> Evidence:
         """The given entries, in that order; repeated ones count twice."""
         names = tuple(self.names[i] for i in rows)
-        return Evidence(self.measured[rows], lambda m: self.predict(m)[rows], names, lambda m: self.floor(m)[rows])
+        return Evidence(
+            self.measured[rows], lambda m: self.predict(m)[rows], names, lambda m: self.floor(m)[rows],
+            None if self.refine is None else lambda m: self.at(m).choose(rows), None if self.noise is None else self.noise[rows],
+        )  # fmt: skip
 
 
 def from_steps(steps: Sequence[StepObservation], kv_format: str = "bf16") -> Evidence:
@@ -124,13 +139,13 @@ def from_steps(steps: Sequence[StepObservation], kv_format: str = "bf16") -> Evi
         return found
 
     def floor(model: StepModel) -> Floats:
-        return predict(_ideal(model))
+        return predict(ideal(model))
 
     names = tuple(o.source or f"step {i}" for i, o in enumerate(steps))
     return Evidence(np.log(np.array([o.seconds for o in steps], dtype=float)), predict, names, floor)
 
 
-def _ideal(model: StepModel) -> StepModel:
+def ideal(model: StepModel) -> StepModel:
     """Every efficiency 1, nothing for the host or the links: step_seconds becomes max(F / P, D / B)."""
     return model._replace(
         form=1, matmul_efficiency=1.0, half_rows=0.0, attention_efficiency=1.0, bandwidth_efficiency=1.0, overlap=1.0, host_s=0.0,
@@ -164,6 +179,11 @@ class ClosedLoop:
 
 def from_serving(runs: Sequence[ServingObservation]) -> Evidence:
     """Evidence of closed loops: one entry for each quantity that a run states (throughput enters as its inverse, a time)."""
+    formats = sorted({run.kv_format for run in runs})
+    return joined([_loops([run for run in runs if run.kv_format == name], name) for name in formats])
+
+
+def _loops(runs: Sequence[ServingObservation], kv_format: str) -> Evidence:
     loop = ClosedLoop(*(np.array([getattr(o, n) for o in runs], dtype=float) for n in
                         ("concurrency", "prompt", "output", "kv_bytes_per_token", "slots")))  # fmt: skip
     fields = ("ttft_s", "tpot_s", "output_tokens_per_s")
@@ -172,11 +192,11 @@ def from_serving(runs: Sequence[ServingObservation]) -> Evidence:
     sign = np.where(which == 2, -1.0, 1.0)
 
     def predict(model: StepModel) -> Floats:
-        found: Floats = sign * np.log(np.stack(loop.times(model)))[which, row]
+        found: Floats = sign * np.log(np.stack(loop.times(of_format(model, kv_format))))[which, row]
         return found
 
     measured = sign * np.log(np.array([g[2] for g in given]))
-    return Evidence(measured, predict, tuple(f"{g[3]} {fields[g[0]]}" for g in given), lambda m: predict(_ideal(m)))
+    return Evidence(measured, predict, tuple(f"{g[3]} {fields[g[0]]}" for g in given), lambda m: predict(ideal(m)))
 
 
 def joined(parts: Sequence[Evidence]) -> Evidence:
@@ -184,4 +204,6 @@ def joined(parts: Sequence[Evidence]) -> Evidence:
     return Evidence(
         np.concatenate([p.measured for p in parts]), lambda m: np.concatenate([p.predict(m) for p in parts]),
         tuple(n for p in parts for n in p.names), lambda m: np.concatenate([p.floor(m) for p in parts]),
+        None if all(p.refine is None for p in parts) else lambda m: joined([p.at(m) for p in parts]),
+        None if all(p.noise is None for p in parts) else np.concatenate([1.0 / p.weights for p in parts]),
     )  # fmt: skip

@@ -79,9 +79,10 @@ def interval(posterior: Posterior, evidence: Evidence, template: StepModel, cove
     """Prediction of what ``evidence`` describes (its measurements are not read), with the noise of one new measurement."""
     if not 0 < coverage < 1:
         raise CalibrationError("coverage must lie between 0 and 1", value=coverage)
-    center = evidence.predict(posterior.step_model(template))
-    slope = gradient(evidence, template, posterior.names, posterior.mean)
-    sd = np.sqrt(np.einsum("ij,jk,ik->i", slope, posterior.covariance, slope) + posterior.noise_sd**2)
+    near = evidence.at(posterior.step_model(template))
+    center = near.predict(posterior.step_model(template))
+    slope = gradient(near, template, posterior.names, posterior.mean)
+    sd = np.sqrt(np.einsum("ij,jk,ik->i", slope, posterior.covariance, slope) + (posterior.noise_sd / near.weights) ** 2)
     width = norm.ppf(0.5 + coverage / 2) * sd
     return Interval(np.exp(center), np.exp(center - width), np.exp(center + width), sd)
 

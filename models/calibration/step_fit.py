@@ -25,6 +25,7 @@ _MAD = 1.4826  # normal standard deviation over median absolute deviation
 _FAR = 4.0  # robust standard deviations beyond which a run is named as an outlier
 _CLOSE = 0.98  # measured / floor below which a run cannot be what it says (clock and rounding allowed for)
 _ROUNDS = 4
+_STILL = 0.1  # prior widths: a round that moves no parameter farther has settled
 _LEAST_NOISE = 2e-3
 
 
@@ -58,14 +59,14 @@ def _loss(rows: int) -> Any:
 
 
 def _solve(evidence: Evidence, template: StepModel, prior: Prior, start: Floats, sigma: float) -> OptimizeResult:
-    mean, sd = np.array(prior.mean), np.array(prior.sd)
+    mean, sd, weights = np.array(prior.mean), np.array(prior.sd), evidence.weights / sigma
 
     def residuals(p: Floats) -> Floats:
-        data = (evidence.measured - evidence.predict(parametrised(template, prior.names, p))) / sigma
+        data = (evidence.measured - evidence.predict(parametrised(template, prior.names, p))) * weights
         return np.concatenate([data, (p - mean) / sd])
 
     def jacobian(p: Floats) -> Floats:
-        return np.vstack([-gradient(evidence, template, prior.names, p) / sigma, np.diag(1 / sd)])
+        return np.vstack([-gradient(evidence, template, prior.names, p) * weights[:, None], np.diag(1 / sd)])
 
     most = np.array(prior.most)
     return least_squares(
@@ -93,17 +94,18 @@ def fit_steps(evidence: Evidence, template: StepModel, prior: Prior) -> Posterio
     refuse_below_floor(evidence, template)
     start, sigma = np.array(prior.mean), prior.noise_sd
     for _ in range(_ROUNDS):
-        answer = _solve(evidence, template, prior, start, sigma)
-        start = answer.x
-        residual = evidence.measured - evidence.predict(parametrised(template, prior.names, start))
-        previous, sigma = sigma, _noise(residual, prior)
-        if abs(sigma / previous - 1) < 0.02:
+        near = evidence.at(parametrised(template, prior.names, start))
+        answer = _solve(near, template, prior, start, sigma)
+        moved, start = float(np.max(np.abs(answer.x - start) / np.array(prior.sd))), answer.x
+        residual = near.measured - near.predict(parametrised(template, prior.names, start))
+        previous, sigma = sigma, _noise(residual * near.weights, prior)
+        if abs(sigma / previous - 1) < 0.02 and (evidence.refine is None or moved < _STILL):
             break
     information = answer.jac.T @ answer.jac
     if not np.isfinite(information).all() or np.linalg.cond(information) > 1e14:
         raise CalibrationError("the runs do not determine the parameters", value=prior.names, way_out="add runs of other sizes")
-    limit = _FAR * sigma
-    outliers = tuple(n for n, r in zip(evidence.names, residual, strict=True) if abs(r) > limit)
+    far = np.abs(residual) * near.weights > _FAR * sigma
+    outliers = tuple(n for n, out in zip(evidence.names, far, strict=True) if out)
     covariance = np.linalg.inv(information)
     return Posterior(prior.names, start, covariance, np.array(prior.most), sigma, residual, outliers, len(evidence))
 

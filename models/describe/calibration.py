@@ -131,6 +131,7 @@ class Calibration(Description):
     kv_conversion_s: dict[KvFormat, NonNegative] = {}  # added to a round
     drafts: dict[DraftSource, DraftCost] = {}
     power_cap_w: Annotated[float, Field(gt=0)] | None = None
+    request_s: NonNegative = 0.0  # of a request outside the engine's steps, until its first token is at the client
     delivery_s: NonNegative = 0.0  # client's interval minus the engine's round, measured at batch 1
     answers_latest: bool = False  # whether ``calibration: latest`` may choose it
     uncertainty: Uncertainty
