@@ -187,9 +187,10 @@ def _content(path: Path, member: str | None, work: _Import) -> Iterator[Event]:
         raise FileFormatError(
             "is UTF-16 text" if wide else "holds binary data: no known result format", way_out="save it as UTF-8" if wide else ""
         )
-    size = path.stat().st_size
-    if layout in {Layout.DOCUMENT, Layout.TABLE, Layout.METRICS} and size > work.limits.document_bytes:
-        raise FileFormatError("the file is too large for this format", value=format_bytes(size), way_out="save results without detail")
+    before = path.stat()
+    if layout in {Layout.DOCUMENT, Layout.TABLE, Layout.METRICS} and before.st_size > work.limits.document_bytes:
+        size = format_bytes(before.st_size)
+        raise FileFormatError("the file is too large for this format", value=size, way_out="save results without detail")
     origin = Origin(_shown(path, member), file_digest(path), folder=path.parent if member is None else None)
     with open_bytes(path, work.limits, member) as stream:
         if head.startswith(b"\xef\xbb\xbf"):
@@ -202,6 +203,11 @@ def _content(path: Path, member: str | None, work: _Import) -> Iterator[Event]:
             yield from _table(stream, origin, work)
         else:
             yield from _log(stream, origin, work, metrics=layout is Layout.METRICS)
+    after = path.stat()
+    if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        yield Refusal(
+            file=origin.file, reason="the file changed while it was read: what came later is not in; import it when it is finished"
+        )
 
 
 def _document(stream: Any, path: Path, origin: Origin, work: _Import) -> Iterator[Event]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.command import upgrade
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -18,7 +19,7 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
 
 from db import migrate
-from db.connect import writing
+from db.connect import make_engine, writing
 from db.database import database_url, open_database
 from db.tables import Base
 from models.catalog.calibrations_catalog import load_calibration
@@ -97,7 +98,7 @@ class TestMigration:
 
 _STARTING = """
 import sys
-from alembic import command
+from alembic.command import upgrade
 from db import connect, migrate
 engine = connect.make_engine(sys.argv[1])
 print("ready", flush=True)
@@ -106,6 +107,31 @@ migrate.upgrade(engine)
 print(migrate.revision(engine))
 engine.dispose()
 """
+
+
+REVISIONS = [script.revision for script in ScriptDirectory(str(ROOT / "db" / "migrations")).walk_revisions()]
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_a_filled_database_of_every_version_is_brought_up_and_keeps_what_it_holds(url, revision):
+    """``tests/data/database/REVISION.sql`` fills the tables of that version; a new migration needs one for the version before it."""
+    config = Config()
+    config.set_main_option("script_location", "db:migrations")
+    engine = make_engine(url)
+    with writing(engine) as session:
+        config.attributes["connection"] = session.connection()
+        upgrade(config, revision)
+        for statement in (ROOT / "tests" / "data" / "database" / f"{revision}.sql").read_text().strip().split(";\n"):
+            session.connection().exec_driver_sql(statement.replace("%", "%%") if engine.dialect.name == "postgresql" else statement)
+    engine.dispose()
+    database = open_database(url)
+    database.check()
+    (run,) = database.runs.list()
+    assert (run.record.setup.model, run.record.serving[0].ttft) == ("Qwen/Qwen3-8B", {"mean": 0.1 + 0.2})
+    (calibration,) = database.calibrations.list()
+    assert (calibration.name, calibration.version, calibration.run_ids) == ("mine", 1, (run.id,))
+    assert database.plans.get("a").scenario == {"z": 1, "a": [1.0, None, "é"]}
+    database.close()
 
 
 class TestRuns:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from models.errors import UnknownNameError
-from planner.importers import Limits, import_paths
+from planner.importers import Limits, import_paths, iterate_import
 
 DATA = Path(__file__).parents[2] / "data" / "results"
 PLAIN = json.loads((DATA / "vllm_serve_plain.json").read_text())
@@ -236,6 +236,17 @@ def test_odd_values_never_crash(tmp_path, odd):
         report = import_paths([write(tmp_path, PLAIN | {key: odd})])
         assert len(report.imported) + len(report.refused) == 1
         assert not any("not understood" in str(found) for found in report.refused), (key, report.refused)
+
+
+def test_a_file_that_grows_while_it_is_read(tmp_path):
+    path = write(tmp_path, "\n".join(json.dumps(PLAIN | {"duration": 2.0 + n / 1000}) for n in range(3)), "a.jsonl")
+    events = iterate_import([path])
+    first = next(events)
+    with path.open("a") as file:
+        file.write("\n" + json.dumps(PLAIN | {"duration": 2.5}))
+    rest = list(events)
+    assert first.source.line == 1
+    assert "changed while it was read" in rest[-1].reason
 
 
 def test_names_and_encodings(tmp_path):
