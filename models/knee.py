@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit  # the quantile alone; scipy.stats takes a second to import
 
 from models.errors import InputError
 from models.serving import serve
@@ -65,6 +64,8 @@ def knee(
     confidence: float = 0.95, precision: float = 0.01,
 ) -> Knee:  # fmt: skip
     """Bisect for every seed. Raises ``InputError`` for an empty bracket."""
+    from scipy.special import stdtrit  # noqa: PLC0415  a third of a second, which whoever only simulates does not need
+
     if not 0 < low < high:
         raise InputError("the bracket of rates must rise from above 0", path="knee", value=(low, high))
     found = [_crossing(engine, traffic, seed, share, low, high, precision) for seed in seeds]

@@ -67,14 +67,15 @@ def _settings(
 ) -> Records:
     record = np.zeros(1, memory.SETTINGS)
     random = engine.acceptance is not None
-    paged = engine.kv_blocks > 0 and engine.reserve != 2
+    on_demand = engine.kv_blocks > 0 and engine.reserve != 2
     values = {
         "policy": engine.policy, "max_num_seqs": engine.max_num_seqs, "token_budget": engine.token_budget, "chunk_cap": engine.chunk_cap,
+        "paged": engine.kv_blocks > 0 or engine.cache != Cache.OFF,
         "block_tokens": engine.block_tokens, "total_blocks": engine.kv_blocks, "reserve": engine.reserve, "cache": engine.cache,
         "max_model_len": engine.max_model_len, "admission_limit": engine.admission_limit, "deadline_aware": engine.deadline_aware,
         "one_model": one_model, "micro_batch": engine.micro_batch, "tiled_from": engine.tiled_from, "short_pair_cost": pair_cost,
         "rows": engine.draft_tokens + 1, "random": random,
-        "per_round": random or (paged and engine.draft_tokens > 0), "constant_context": engine.constant_context,
+        "per_round": random or (on_demand and engine.draft_tokens > 0), "constant_context": engine.constant_context,
         "tokens_per_round": expected_tokens(engine), "kv_bytes": engine.kv_bytes_per_token, "state_bytes": engine.state_bytes_per_sequence,
         "shared_read_once": engine.shared_read_once, "seed": seed, "every_iteration": timeline,
         "check_after": stop.after if stop else 0, "check_good": stop.at_least_good if stop else 0,

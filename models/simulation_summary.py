@@ -103,10 +103,10 @@ def gap_spread(result: SimulationResult) -> tuple[Spread, float]:
     if not counters["gaps_binned"]:
         p50, p90, p95, p99 = gap_ranks(result.gaps, ranks)
         return Spread(count, mean, p50, p90, p95, p99, longest), 0.0
-    from models.kernels.scheduler_events import fold_entries  # noqa: PLC0415
+    from models.kernels.scheduler_events import fold_log  # noqa: PLC0415
 
     folded = result.histogram.copy()
-    fold_entries(result.gaps, folded)
+    fold_log(result.gaps, folded)
     place = np.searchsorted(np.cumsum(folded), ranks)
     steps = 1 << memory.HISTOGRAM_BITS
     middle = np.ldexp(1.0 + ((place % steps) + 0.5) / steps, place // steps + memory.HISTOGRAM_LOW)
@@ -148,10 +148,13 @@ def _class(totals: Records, metrics: Floats, span: float) -> ClassSummary:
 
 def _growth(result: SimulationResult, first: float, last: float) -> float:
     """Requests a second by which the queue grows while traffic arrives: slope of the waiting count over the arrival span."""
-    from models.kernels.statistics import waiting_growth  # noqa: PLC0415
+    from models.kernels.statistics import count_waiting  # noqa: PLC0415
 
-    half = (first + last) / 2
-    return waiting_growth(result.records, half, last) / (last - half) if last > half else 0.0
+    half, counts = (first + last) / 2, np.zeros(2, np.int64)
+    if not last > half:
+        return 0.0
+    count_waiting(result.records, np.array([half, last]), counts)
+    return float(counts[1] - counts[0]) / (last - half)
 
 
 def summarise(result: SimulationResult, *, watts: float | None = None) -> SimulationSummary:

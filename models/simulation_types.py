@@ -95,6 +95,9 @@ class RequestArrays:
     branches: Integers | None = None  # answers wanted to each prompt; ``models.branches`` makes a request of each
 
     def __post_init__(self) -> None:
+        for name, kind in (("arrival", "f8"), ("prompt", "i8"), ("output", "i8"), ("klass", "i8"), ("follows", "i8"), ("cancel", "f8")):
+            if getattr(self, name) is not None:  # kernels take one type and one layout
+                object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), kind))
         count = len(self.arrival)
         for name in ("prompt", "output", "klass", "follows", "cancel", "branches"):
             values = getattr(self, name)

@@ -1,44 +1,71 @@
-"""The one door to numba: kernels are decorated here, and nothing else in the project imports it.
+"""The door to compiled code: kernels are decorated here. ``machine_code`` is the one place that knows numba and LLVM.
 
-Compiled code is cached on disk, drops the GIL (trials run on threads), divides like IEEE (no exception checks) and counts no
-references: kernels allocate nothing, and the counting would cost ten times the work.
-numba's cache watches the file of a kernel alone, not the kernels that it calls, so the stamp here covers all of them.
+``compiled`` marks an entry: C-contiguous arrays, named tuples of them, integers and floats in; results in its arrays.
+``part`` and ``rare`` mark pieces that entries call. All of it divides like IEEE (no exception checks), allocates nothing, counts
+no references (which would cost ten times the work) and runs without the GIL, so that trials run on threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+import struct
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-import numba
+import numpy as np
+
+from models.kernels import machine_code
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 
-def _sources() -> tuple[tuple[str, int, int], ...]:
-    """Name, time and size of every kernel's source."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    return tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+class _Entry:
+    """A kernel that Python calls; its machine code is chosen by the types of the arguments."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self.py_func = function
+        self._code: dict[object, Callable[[int], None]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, *arguments: object) -> None:
+        leaves = list(_leaves(arguments))
+        types = tuple((leaf.dtype, leaf.ndim) if isinstance(leaf, np.ndarray) else type(leaf) for leaf in leaves)
+        code = self._code.get(types)
+        if code is None:
+            with self._lock:
+                code = self._code.setdefault(types, machine_code.load(self.py_func, repr(types), arguments))
+        table = np.array([word for leaf in leaves for word in _words(leaf)], np.int64)
+        code(table.ctypes.data)
 
 
-_STAMP = _sources()
-_NJIT: Any = numba.njit  # its stubs leave out half the options
+def _leaves(values: tuple[object, ...]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _leaves(value)
+        else:
+            yield value
+
+
+def _words(leaf: Any) -> tuple[int, ...]:
+    """What ``machine_code`` unpacks: address and shape of an array, the 64 bits of a number."""
+    if isinstance(leaf, np.ndarray):
+        if not leaf.flags.c_contiguous:
+            raise ValueError("kernels take contiguous arrays")
+        return (leaf.ctypes.data, *leaf.shape)
+    return struct.unpack("q", struct.pack("d", leaf)) if isinstance(leaf, float) else (leaf,)
 
 
 def compiled(function: Kernel) -> Kernel:
-    """An entry from Python: compiled at the first call, kept on disk for the next process."""
-    kernel = _NJIT(cache=True, nogil=True, error_model="numpy", _nrt=False)(function)
-    kernel._cache._cache_file._source_stamp = _STAMP  # noqa: SLF001  numba has no public way to name a kernel's dependencies
-    typed: Kernel = kernel
+    """An entry from Python: compiled at the first call, its machine code kept on disk for later processes."""
+    entry: Any = _Entry(function)
+    typed: Kernel = entry
     return typed
 
 
 def part(function: Kernel) -> Kernel:
     """A piece of an entry: inlined into it, and not callable from Python (``.py_func`` is)."""
-    typed: Kernel = _NJIT(nogil=True, error_model="numpy", forceinline=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(
-        function
-    )
+    piece: Any = machine_code.Piece(function, inline=True)
+    typed: Kernel = piece
     return typed
 
 
@@ -47,5 +74,6 @@ def rare(function: Kernel) -> Kernel:
 
     A call copies the whole ``World``, some 250 machine words: test first, in the caller, whether it is needed at all.
     """
-    typed: Kernel = _NJIT(nogil=True, error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    piece: Any = machine_code.Piece(function, inline=False)
+    typed: Kernel = piece
     return typed

@@ -21,7 +21,7 @@ from models.kernels.scheduler_batch import (
     skip_followers,
 )
 from models.kernels.scheduler_blocks import available, blocks_of, extend_prefix, take_blocks
-from models.kernels.scheduler_events import heap_push, log_gaps, pending_pop, stack_push
+from models.kernels.scheduler_events import heap_push, log_gaps, next_finish, pending_pop, stack_push
 from models.kernels.scheduler_slots import (
     accepted_tokens,
     drop_prefill,
@@ -77,7 +77,7 @@ def longest_run(w: World) -> int:
         return 1
     most = state.same_for
     if state.decoding > 0:
-        most = min(most, w.heap[0].key - state.rounds)
+        most = min(most, next_finish(w) - state.rounds)
     waiting = state.resume > 0 or state.queue_head < state.queue_tail
     if settings.cache != CACHE_OFF and waiting and state.sequences > 0.0:
         return 1
@@ -188,7 +188,7 @@ def advance(w: World, first: float, slope: float, count: int) -> None:
             slot = w.prefills[place]
             w.slots[slot].computed += w.slots[slot].chunk * count
             state.prefilled += w.slots[slot].chunk * count
-            if count > 1 and w.slots[slot].chunk > 0:
+            if count > 1 and settings.paged > 0 and w.slots[slot].chunk > 0:
                 need = blocks_of(w.slots[slot].computed, settings.block_tokens) - w.slots[slot].held
                 if need > 0:
                     take_blocks(w, need)
@@ -200,7 +200,7 @@ def advance(w: World, first: float, slope: float, count: int) -> None:
 def finish_decoders(w: World) -> None:
     """Decoders that have emitted their last token leave, in order of admission."""
     state, settings = w.state[0], w.settings[0]
-    slot = state.run_head if settings.random > 0 else (w.heap[0].slot if state.heap > 0 and w.heap[0].key <= state.rounds else -1)
+    slot = state.run_head if settings.random > 0 else (w.heap[0].slot if next_finish(w) <= state.rounds else -1)
     while slot >= 0:
         request, after = w.slots[slot].request, w.slots[slot].next
         whole = settings.random == 0 or (
@@ -213,7 +213,7 @@ def finish_decoders(w: World) -> None:
             finish_slot(w, slot, FINISHED)
             judge_good(w, request)
         if settings.random == 0:
-            after = w.heap[0].slot if state.heap > 0 and w.heap[0].key <= state.rounds else -1
+            after = w.heap[0].slot if next_finish(w) <= state.rounds else -1
         slot = after
 
 

@@ -189,7 +189,7 @@ def continue_prompts(w: World) -> None:
         place += 1
         if chunk == 0:
             continue
-        need = blocks_of(w.slots[slot].computed + chunk, settings.block_tokens) - w.slots[slot].held
+        need = blocks_of(w.slots[slot].computed + chunk, settings.block_tokens) - w.slots[slot].held if settings.paged > 0 else 0
         if need > 0:
             if settings.total_blocks > 0 and not evict_group(w, need, slot):
                 return
@@ -251,6 +251,8 @@ def place_request(w: World, request: int, target: int, hit: int) -> int:
 def fits(w: World, hit: int, idle: int, target: int, chunk: int, total: int) -> int:
     """Blocks to take now for the admission, or -1 where the pool cannot serve it yet."""
     settings = w.settings[0]
+    if settings.paged == 0:
+        return 0
     reach = hit * settings.block_tokens + chunk
     if settings.reserve == RESERVE_WHOLE:
         reach = total

@@ -9,63 +9,60 @@ round r is the first entry that ends after r. Spans in which no live request joi
 
 from __future__ import annotations
 
-import math
+import numpy as np
 
 from models.kernels.jit import compiled, part, rare
-from models.kernels.scheduler_state import HISTOGRAM_BITS, HISTOGRAM_LOW, Table, World
+from models.kernels.scheduler_state import HISTOGRAM_BITS, HISTOGRAM_LOW, NEVER, ORDER_BITS, Table, World
 
 
 @part
-def heap_put(w: World, place: int, key: int, sequence: int, slot: int) -> None:
+def heap_put(w: World, place: int, order: int, slot: int) -> None:
     """Write an entry and tell its slot."""
-    w.heap[place].key, w.heap[place].sequence, w.heap[place].slot = key, sequence, slot
+    w.heap[place].order, w.heap[place].slot = order, slot
     w.slots[slot].heap_place = place
 
 
 @part
-def heap_settle(w: World, size: int, place: int, key: int, sequence: int, slot: int) -> None:
-    """Place an entry from the hole at ``place`` up or down; earlier round first, then earlier admission."""
+def heap_rise(w: World, place: int, order: int, slot: int) -> None:
+    """Put an entry into the hole at ``place``, or above it where it comes earlier."""
     while place > 0:
-        up = (place - 1) >> 1
-        above = w.heap[up]
-        if above.key < key or (above.key == key and above.sequence < sequence):
+        above = w.heap[(place - 1) >> 1]
+        if above.order < order:
             break
-        heap_put(w, place, above.key, above.sequence, above.slot)
-        place = up
-    while True:
-        child = 2 * place + 1
-        if child >= size:
-            break
-        left = w.heap[child]
-        if child + 1 < size:
-            right = w.heap[child + 1]
-            if right.key < left.key or (right.key == left.key and right.sequence < left.sequence):
-                child += 1
-        best = w.heap[child]
-        if key < best.key or (key == best.key and sequence < best.sequence):
-            break
-        heap_put(w, place, best.key, best.sequence, best.slot)
-        place = child
-    heap_put(w, place, key, sequence, slot)
+        heap_put(w, place, above.order, above.slot)
+        place = (place - 1) >> 1
+    heap_put(w, place, order, slot)
 
 
 @part
 def heap_push(w: World, slot: int, finish: int) -> None:
-    """The decoder in ``slot`` finishes after round ``finish``."""
+    """The decoder in ``slot`` finishes after round ``finish``; of equal rounds the earlier admission comes first."""
     state = w.state[0]
     state.heap += 1
-    heap_settle(w, state.heap, state.heap - 1, finish, w.slots[slot].sequence, slot)
+    heap_rise(w, state.heap - 1, (finish << ORDER_BITS) + w.slots[slot].sequence, slot)
 
 
 @part
 def heap_remove(w: World, slot: int) -> None:
-    """Take the decoder in ``slot`` out, wherever it stands."""
+    """Take the decoder in ``slot`` out, wherever it stands: the hole sinks to the end without a test, the last entry fills it."""
     state = w.state[0]
     place = w.slots[slot].heap_place
     state.heap -= 1
-    if place != state.heap:
-        last = w.heap[state.heap]
-        heap_settle(w, state.heap, place, last.key, last.sequence, last.slot)
+    if place == state.heap:
+        return
+    child = 2 * place + 1
+    while child < state.heap:
+        if child + 1 < state.heap:
+            child += w.heap[child + 1].order < w.heap[child].order
+        heap_put(w, place, w.heap[child].order, w.heap[child].slot)
+        place, child = child, 2 * child + 1
+    heap_rise(w, place, w.heap[state.heap].order, w.heap[state.heap].slot)
+
+
+@part
+def next_finish(w: World) -> int:
+    """Round after which the next decoder finishes."""
+    return w.heap[0].order >> ORDER_BITS if w.state[0].heap > 0 else NEVER
 
 
 @rare
@@ -164,21 +161,26 @@ def stack_longest(w: World, since: int) -> float:
 
 @part
 def gap_bin(gap: float, bins: int) -> int:
-    """Histogram bin of a gap: octave and 2^14 equal steps within it."""
+    """Histogram bin of a gap: octave and 2^14 equal steps within it, which are the leading bits of a float64."""
     if gap <= 0.0:
         return 0
-    mantissa, exponent = math.frexp(gap)
-    place = ((exponent - 1 - HISTOGRAM_LOW) << HISTOGRAM_BITS) + int((2.0 * mantissa - 1.0) * (1 << HISTOGRAM_BITS))
+    place = (int(np.float64(gap).view(np.int64)) >> (52 - HISTOGRAM_BITS)) - ((1023 + HISTOGRAM_LOW) << HISTOGRAM_BITS)
     return min(max(place, 0), bins - 1)
 
 
-@compiled
+@rare
 def fold_entries(gaps: Table, histogram: Table) -> None:
     """Add every gap of the entries to the histogram."""
     for place in range(gaps.shape[0]):
         entry = gaps[place]
         for i in range(entry.count):
             histogram[gap_bin(entry.start + i * entry.slope, histogram.shape[0])] += entry.weight
+
+
+@compiled
+def fold_log(gaps: Table, histogram: Table) -> None:
+    """``fold_entries`` for what is left in the log at the end."""
+    fold_entries(gaps, histogram)
 
 
 @rare

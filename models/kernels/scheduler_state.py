@@ -3,6 +3,10 @@
 Notation and units: seconds (f8), tokens and blocks (integers), rounds = decode steps since the start (a clock that ticks
 once for each iteration that decodes). Kernels get these arrays and nothing else; ``models.simulate`` fills and reads them.
 Context sums are floats, because expected speculation advances by a fraction of a token.
+
+What a run does not use costs a test of a setting, always the same way, which a processor predicts; so: one setting for each
+feature, tested before any of its work (``paged`` before blocks are counted); what seldom happens in a ``rare`` piece, called
+only after a test in the caller; arrays of a feature that is off are empty.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ STEP = np.dtype([(name, "f8") for name in STEP_FIELDS], align=True)
 
 SETTINGS = np.dtype([
     ("policy", "i8"), ("max_num_seqs", "i8"), ("token_budget", "i8"), ("chunk_cap", "i8"),
-    ("block_tokens", "i8"), ("total_blocks", "i8"), ("reserve", "i8"), ("cache", "i8"), ("max_model_len", "i8"),
+    ("paged", "i8"), ("block_tokens", "i8"), ("total_blocks", "i8"), ("reserve", "i8"), ("cache", "i8"), ("max_model_len", "i8"),
     ("admission_limit", "i8"), ("deadline_aware", "i8"), ("one_model", "i8"),
     ("micro_batch", "i8"), ("tiled_from", "i8"), ("short_pair_cost", "f8"),  # the cost in chunks; decoders: their own model's
     ("rows", "i8"), ("random", "i8"), ("per_round", "i8"), ("constant_context", "i8"), ("tokens_per_round", "f8"),
@@ -70,7 +74,8 @@ RESULT = np.dtype([
     ("status", "i4"), ("preemptions", "i4"), ("hit_tokens", "i4"), ("generated", "i4"), ("draws", "i4"), ("lost", "i4"),
 ], align=True)  # fmt: skip
 
-HEAP = np.dtype([("key", "i8"), ("sequence", "i8"), ("slot", "i8")], align=True)
+HEAP = np.dtype([("order", "i8"), ("slot", "i8")], align=True)
+ORDER_BITS = 32  # of ``order``: last round above, number of the admission below
 PENDING_ARRIVAL = np.dtype([("time", "f8"), ("request", "i8")], align=True)
 STACK = np.dtype([("round", "i8"), ("gap", "f8")], align=True)
 GAP = np.dtype([("start", "f8"), ("slope", "f8"), ("count", "i4"), ("weight", "i4")], align=True)

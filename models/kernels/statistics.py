@@ -78,15 +78,13 @@ def measure(
 
 
 @compiled
-def waiting_growth(results: Table, earlier: float, later: float) -> int:
-    """By how many the requests that have arrived and neither started nor been refused grow from one moment to the other."""
-    growth = 0
+def count_waiting(results: Table, moments: Table, counts: Table) -> None:
+    """Requests that have arrived and neither started nor been refused by each moment."""
     for place in range(results.shape[0]):
         one = results[place]
         begun = one.last if one.scheduled < 0.0 else one.scheduled
-        if one.arrival >= 0.0:
-            growth += (one.arrival <= later < begun) - (one.arrival <= earlier < begun)
-    return growth
+        for which in range(moments.shape[0]):
+            counts[which] += 0.0 <= one.arrival <= moments[which] < begun
 
 
 def value_ranks(values: Table, ranks: list[int]) -> list[float]:
@@ -116,13 +114,13 @@ def below(entry: Row, edge: float) -> int:
 
 
 @compiled
-def extent(gaps: Table) -> tuple[int, int]:
-    """(values that the log can tell apart, values): without and with their weights."""
+def count_gaps(gaps: Table, counts: Table) -> None:
+    """Values that the log can tell apart, and all values: without and with their weights."""
     points, total = 0, 0
     for place in range(gaps.shape[0]):
         points += gaps[place].count
         total += gaps[place].count * gaps[place].weight
-    return points, total
+    counts[0], counts[1] = points, total
 
 
 @compiled
@@ -200,7 +198,9 @@ def list_values(gaps: Table, values: Table, weights: Table) -> None:
 
 def gap_ranks(gaps: Table, ranks: list[int]) -> list[float]:
     """The values with these rising 1-based ranks among all gaps of the log."""
-    points, total = extent(gaps)
+    counts = np.zeros(2, np.int64)
+    count_gaps(gaps, counts)
+    points, total = counts.tolist()
     if points <= LISTED:
         values, weights = np.empty(points), np.empty(points, np.int64)
         list_values(gaps, values, weights)

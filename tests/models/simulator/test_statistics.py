@@ -81,10 +81,12 @@ def test_summary_of_two_classes_by_hand():
     assert summary.overall.good == summary.by_class["a"].good + summary.by_class["b"].good
 
 
-def test_queue_growth_counts_those_not_yet_begun():
+def test_those_not_yet_begun_are_waiting():
     """Two wait at half time, three at the end of the arrivals, 5 s later; a refused one and one never arrived do not count."""
     records = np.zeros(6, RESULT)
     records["arrival"] = [0, 4, 5, 7, 10, -1]
     records["scheduled"] = [0, 11, 12, 13, -1, -1]
     records["last"] = [1, 14, 14, 15, 10, -1]
-    assert statistics.waiting_growth(records, 5.0, 10.0) == 1
+    counts = np.zeros(2, np.int64)
+    statistics.count_waiting(records, np.array([5.0, 10.0]), counts)
+    assert counts.tolist() == [2, 3]
