@@ -335,6 +335,8 @@ def text_lines(stream: BinaryIO, limits: Limits) -> Iterator[tuple[int, str]]:
         rest = data
         while rest and not rest.endswith(b"\n"):
             rest = stream.readline(limits.text_line_bytes)
+            if b"\x00" in rest:  # a hole of gigabytes, too: nothing useful comes after it
+                raise UnreadableError("holds binary data from here on", path=f"line {number}")
         text = data.decode("utf-8", "replace").rstrip("\r\n")
         yield number, _ANSI.sub("", text) if "\x1b" in text else text
 

@@ -238,6 +238,12 @@ def test_odd_values_never_crash(tmp_path, odd):
         assert not any("not understood" in str(found) for found in report.refused), (key, report.refused)
 
 
+def test_a_log_that_ends_in_a_hole_is_not_read_to_its_end(tmp_path):
+    path = write(tmp_path, "INFO GPU KV cache size: 1,000 tokens\n" * 3000, "server.log")
+    os.truncate(path, 2**28)
+    assert "line 3001: holds binary data" in refusal(path).reason
+
+
 def test_a_file_that_grows_while_it_is_read(tmp_path):
     path = write(tmp_path, "\n".join(json.dumps(PLAIN | {"duration": 2.0 + n / 1000}) for n in range(3)), "a.jsonl")
     events = iterate_import([path])
