@@ -152,7 +152,10 @@ class Simulated(Part):
 
 
 class Trials(Part):
-    """How the search over traffic went: trials, those abandoned early, and the best value so far by trial number."""
+    """How the search over traffic went: trials, those abandoned early, and the best value so far by trial number.
+
+    ``closed_form_id`` is the place of the closed form's choice in the answer; ``gain`` null where that choice is late.
+    """
 
     requests: int
     seed: int
@@ -161,6 +164,10 @@ class Trials(Part):
     history: tuple[tuple[int, float], ...]
     closed_form: float | None  # simulated objective of the closed form's choice
     gain: float | None  # share by which the answer beats it
+    closed_form_id: str | None = None
+    closed_form_late: tuple[str, ...] = ()  # deadlines that it misses under this traffic
+    wanted: int = 0  # trials asked for
+    interrupted: bool = False
 
 
 class Explanation(Part):
@@ -173,6 +180,7 @@ class Explanation(Part):
     conflicts: tuple[str, ...]
     switch_points: tuple[SwitchPoint, ...]
     relaxations: tuple[Relaxation, ...]
+    undecided: tuple[str, ...] = ()  # under simulated traffic: tied with the winner within the simulation's own error
 
 
 class CalibrationUsed(Part):

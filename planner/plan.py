@@ -21,14 +21,15 @@ from planner.launchability import launchable, launchable_branches
 from planner.options import Options
 from planner.predict import predict
 from planner.ranking import order, pareto_front, wins
-from planner.rejections import rejected_values
+from planner.rejections import left_out_notes, rejected_values
 from planner.relax import Infeasibility, of_candidates, of_space
 from planner.resolve import resolve
 from planner.scenario_file import parse_scenario
 from solvers import full_resolution, incumbent
 from solvers.grid import Cell, Grid
-from solvers.space import build_space, configuration_from, default_sizes, pinned
+from solvers.space import build_space, configuration_from, pinned
 from solvers.status import Solution, Status, Termination
+from solvers.variables import default_sizes
 
 __all__ = ["Options", "plan"]
 
@@ -140,7 +141,7 @@ def _search(case: Case, options: Options) -> Outcome:
     rejected = rejected_values(fresh, found.best, able) if options.explain else {}
     kept = ", ".join(f"{name} {'none' if value is None else value}" for name, value in pinned(case).items() if value != ())
     notes = (*notes, f"not listed under search, so kept at the engine's default: {kept}") if kept else notes
-    return Outcome(solution, space.size, ranked, solver, infeasibility, notes, rejected)
+    return Outcome(solution, space.size, ranked, solver, infeasibility, (*notes, *left_out_notes(case)), rejected)
 
 
 def _not_launchable(grid: Grid, able: npt.NDArray[np.bool_]) -> list[Cell]:

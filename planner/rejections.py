@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from models.case import Case
 from models.describe.engine import not_launchable
 from solvers.full_resolution import unreachable
 from solvers.grid import Cell, Grid
+from solvers.space import left_out
 
 Found = tuple[tuple[float, Cell], ...]
 
@@ -62,3 +64,13 @@ def _reason(grid: Grid, branch: int) -> str:
     cell = Cell(branch, int(grid.b[0]), int(grid.a[-1]), int(grid.c[-1]), o)
     reasons = not_launchable(grid.configuration(cell), grid.case.engine, grid.case.architecture.family)
     return "; ".join(reasons)
+
+
+def left_out_notes(case: Case) -> tuple[str, ...]:
+    """Formats that the search did not try, and how to include them."""
+    ways = {"kv_format": f", or state workload.{case.class_name}.quality.correct_by_kv_format", "weight_format": ""}
+    return tuple(
+        f"not searched, since nothing says that their answers are as right: {name.replace('_', ' ')} {', '.join(values)}; "
+        f"list them under search.{name}{ways[name]}"
+        for name, values in left_out(case).items()
+    )

@@ -35,7 +35,10 @@ Choice = dict[str, Any]
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """Objective values to minimise; ``violation`` 0 when every deadline holds, else how much is missing; ``pruned`` early."""
+    """Objective values to minimise; ``violation`` 0 when every deadline holds, else how much is missing; ``pruned`` early.
+
+    A pruned trial's violation still tells the sampler how far off it was.
+    """
 
     values: tuple[float, ...]
     violation: float
@@ -50,6 +53,7 @@ class SearchResult:
     history: tuple[tuple[int, float], ...]
     tried: int
     pruned: int
+    interrupted: bool = False
 
 
 Progress = Callable[[int, int, float | None], None]
@@ -66,40 +70,48 @@ def search(
     executor: Executor,
     objectives: int = 1,
     progress: Progress | None = None,
+    first_feasible: bool = False,
 ) -> SearchResult:
-    """Minimise ``evaluate`` over ``domains``; a choice that was tried before is not simulated again."""
+    """Minimise ``evaluate`` over ``domains``; a choice that was tried before is not simulated again.
+
+    An interruption by the keyboard ends the search with the best so far. ``first_feasible`` ends it after the batch in which a trial
+    without violation turns up: the trials until then are those of the whole search.
+    """
     study = _study(seed, objectives)
     for first in seeds:
         study.enqueue_trial(_encoded(domains, first), skip_if_exists=True)
     known: dict[tuple[tuple[str, Any], ...], TrialOutcome] = {}
-    ledger = _Ledger(objectives)
-    done = 0
-    while done < trials:
-        asked = [study.ask(_distributions(domains)) for _ in range(min(BATCH, trials - done))]
-        choices = [_decoded(domains, trial) for trial in asked]
-        fresh = {_key(c): c for c in choices if _key(c) not in known}
-        known.update(zip(fresh, executor.map(evaluate, fresh.values()), strict=True))
-        for trial, choice in zip(asked, choices, strict=True):
-            outcome = known[_key(choice)]
-            _tell(study, trial, outcome)
-            ledger.add(done, choice, outcome)
-            done += 1
-        if progress is not None:
-            progress(done, trials, ledger.best)
-    return SearchResult(tuple(ledger.front), tuple(ledger.history), done, ledger.pruned)
+    ledger = _Ledger()
+    interrupted = False
+    try:
+        while ledger.told < trials and not (first_feasible and ledger.front):
+            asked = [study.ask(_distributions(domains)) for _ in range(min(BATCH, trials - ledger.told))]
+            choices = [_decoded(domains, trial) for trial in asked]
+            fresh = {_key(c): c for c in choices if _key(c) not in known}
+            known.update(zip(fresh, executor.map(evaluate, fresh.values()), strict=True))
+            for trial, choice in zip(asked, choices, strict=True):
+                _tell(study, trial, known[_key(choice)])
+                ledger.add(choice, known[_key(choice)])
+            if progress is not None:
+                progress(ledger.told, trials, ledger.best)
+    except KeyboardInterrupt:
+        interrupted = True
+    return SearchResult(tuple(ledger.front), tuple(ledger.history), ledger.told, ledger.pruned, interrupted)
 
 
 class _Ledger:
     """Best so far and the undominated feasible trials, in the order they were told."""
 
-    def __init__(self, objectives: int) -> None:
-        self.objectives = objectives
+    def __init__(self) -> None:
+        self.told = 0
         self.front: list[tuple[Choice, TrialOutcome]] = []
         self.history: list[tuple[int, float]] = []
         self.best: float | None = None
         self.pruned = 0
 
-    def add(self, number: int, choice: Choice, outcome: TrialOutcome) -> None:
+    def add(self, choice: Choice, outcome: TrialOutcome) -> None:
+        number = self.told
+        self.told += 1
         self.pruned += outcome.pruned
         if outcome.pruned or outcome.violation > 0:
             return

@@ -21,8 +21,8 @@ _PER_GOOD = {"joules_per_good_request": "J/good", "cost": "cost/good"}
 def plan_view(raw: Mapping[str, Any], answer: Answer, *, all_engines: bool = False) -> list[Any]:
     """Everything that ``goodput plan`` prints."""
     return [
-        *_head(raw, answer), *_ranking(answer), *_why(answer), *traffic_plan.search_section(answer.trials),
-        *_settings(answer), *_rejected(answer), *_limits(answer),
+        *_head(raw, answer), *_ranking(answer), *_why(answer), *traffic_plan.front_section(answer),
+        *traffic_plan.search_section(answer), *_settings(answer), *_rejected(answer), *_limits(answer),
         *_mind(answer), *_launch(answer, all_engines=all_engines), Text(), Text(_provenance(answer), style=parts.FAINT),
     ]  # fmt: skip
 
@@ -135,6 +135,8 @@ def _standing(answer: Answer, one: Ranked, won: str | None) -> Text:
     if one.id == won:
         return Text("✓ first", style="bold green")
     marks = [("✗ " + _brief(one.violations), parts.BAD)] if one.violations else [("✓", parts.GOOD)]
+    if one.violations and one.simulated is not None and one.simulated.overload:
+        marks.append((" overload", parts.BAD))
     if one.launchable[answer.engine.split()[0]] is not True:
         marks.append((" ✗ launch", "yellow"))
     return Text.assemble(*marks)

@@ -15,6 +15,11 @@ from planner.answer import Answer, Ranked, Trials
 
 HEADS = ("#", "id", "goodput/s", "p95 first", "p95 answer", "P(SLO)", "KV", "")
 MOST_POINTS = 48
+LEAST_GAIN = 5e-4
+OBJECTIVES = {
+    "goodput": "good answers/s", "gpu_seconds_per_good_request": "GPU-s/good", "joules_per_good_request": "J/good", "cost": "cost/good",
+    "latency": "p95 answer",
+}  # fmt: skip
 
 
 def is_simulated(answer: Answer) -> bool:
@@ -62,20 +67,56 @@ def _span(interval: tuple[float, float]) -> str:
     return f"{format_seconds(interval[0])} to {format_seconds(interval[1])}"
 
 
-def search_section(trials: Trials | None) -> list[Any]:
+def search_section(answer: Answer) -> list[Any]:
     """How many trials, how many abandoned, the best value so far as a line, and the gain over the closed form's choice."""
+    trials = answer.trials
     if trials is None:
         return []
+    tried = f"{trials.tried:,}" + (f" of {trials.wanted:,} trials, interrupted" if trials.interrupted else " trials")
     rows: list[tuple[str | Text, str | Text]] = [
-        ("tried", f"{trials.tried:,} of {trials.requests:,} requests each, {trials.pruned:,} abandoned after a tenth, seed {trials.seed}")
+        ("tried", f"{tried} of {trials.requests:,} requests each, {trials.pruned:,} abandoned after a tenth, seed {trials.seed}")
     ]
     if trials.history:
         first, last = trials.history[0], trials.history[-1]
-        line = Text.assemble((falling(trials), "cyan"), f" {parts.figure(first[1])} to {last[1]:.4g} at trial {last[0] + 1}")
+        ends = f" {_objective(answer.objective, first[1])} to {_objective(answer.objective, last[1])} at trial {last[0] + 1}"
+        line = Text.assemble((falling(trials), "cyan"), ends)
         rows.append(("best so far", line))
-    if trials.closed_form is not None and trials.gain is not None:
-        rows.append(("gain", f"{trials.gain:.1%} over the closed form's choice ({trials.closed_form:.4g})"))
+    rows.append(("closed form", _closed_form(answer.objective, trials)))
     return parts.section("Search", parts.listing(rows))
+
+
+def _closed_form(objective: str, trials: Trials) -> str:
+    """What the search gained over what the closed form alone would have chosen."""
+    if trials.closed_form_late:
+        return f"its best choice is late under this traffic: {', '.join(trials.closed_form_late)}"
+    if trials.closed_form is None or trials.gain is None:
+        return "none of its choices could run under this traffic"
+    which = f"its best choice is {trials.closed_form_id or 'not shown'} ({_objective(objective, trials.closed_form)})"
+    return f"{which}: the search gains {trials.gain:.1%}" if abs(trials.gain) >= LEAST_GAIN else f"{which}: the search gains nothing on it"
+
+
+def front_section(answer: Answer) -> list[Any]:
+    """The undominated configurations by every objective, in the order of the first."""
+    if not answer.pareto_front:
+        return []
+    front = [one for one in answer.configurations if one.id in answer.pareto_front]
+    names = list(front[0].objectives)
+    table = Table.grid(padding=(0, 2), pad_edge=False)
+    table.add_column(no_wrap=True)
+    for _ in names:
+        table.add_column(justify="right", no_wrap=True)
+    table.add_row("", *(Text(OBJECTIVES[name], style=parts.FAINT) for name in names))
+    for one in sorted(front, key=lambda row: row.objectives[names[0]] or 0.0):
+        table.add_row(one.id, *(_objective(name, one.objectives[name]) for name in names))
+    return parts.section(f"Pareto front: {len(front)} that no other beats in every objective", table)
+
+
+def _objective(name: str, value: float | None) -> str:
+    if value is None:
+        return parts.NOTHING
+    if name == "goodput":
+        return f"{1.0 / value:.4g}"
+    return format_seconds(value) if name == "latency" else f"{value:.4g}"
 
 
 def falling(trials: Trials) -> str:

@@ -18,6 +18,7 @@ from models.case import Case
 from models.errors import GoodputError
 from models.units import GIB
 from planner.answer import Answer, Ranked
+from planner.charts.labels import placed
 from planner.resolve import CalibrationLookup, resolve
 from planner.scenario_file import parse_scenario, with_value
 from planner.switches import profile, winners_by_memory
@@ -81,37 +82,10 @@ def _standing(answer: Answer, one: Ranked) -> str:
 
 
 def labelled(rows: list[dict[str, Any]], right: float, top: float, size: tuple[int, int]) -> list[dict[str, Any]]:
-    """Labels that cover neither each other nor a point: points that nearly coincide share one, beside them, above or below.
-
-    ``right`` and ``top`` end the axes, ``size`` is the drawing in pixels; each row gains ``label, dx, dy, align``.
-    """
+    """Rows that carry a label (``label, dx, dy, align``); ``right`` and ``top`` end the axes, ``size`` is the drawing in pixels."""
     across, up = size[0] / right, size[1] / top
-    groups: list[list[dict[str, Any]]] = []
-    for row in rows:
-        near = (g for g in groups if abs(g[0]["gib"] - row["gib"]) * across < 18 and abs(g[0]["seconds"] - row["seconds"]) * up < 14)
-        found = next(near, None)
-        if found is None:
-            groups.append([row])
-        else:
-            found.append(row)
-    taken = [(row["gib"] * across - 7, row["gib"] * across + 7, row["seconds"] * up) for row in rows]
-    placed = []
-    for group in groups:
-        label = _joined([str(row["id"]) for row in group])
-        x, y, wide = max(row["gib"] for row in group) * across, group[0]["seconds"] * up, 8 * len(label)
-        tries = (("left", 12, 0, x + 10), ("center", 0, -16, x - wide / 2), ("center", 0, 17, x - wide / 2))
-        align, dx, dy, left = next((t for t in tries if not _covered(t[3], t[3] + wide, y - t[2], taken)), tries[1])
-        taken.append((left, left + wide, y - dy))
-        placed.append({**group[0], "gib": x / across, "label": label, "dx": dx, "dy": dy, "align": align})
-    return placed
-
-
-def _covered(left: float, right: float, height: float, taken: list[tuple[float, float, float]]) -> bool:
-    return any(low < right and left < high and abs(at - height) < 13 for low, high, at in taken)
-
-
-def _joined(ids: list[str]) -> str:
-    return ", ".join(ids) if len(ids) <= 4 else f"{', '.join(ids[:3])}, … {ids[-1]}"
+    labels = placed([(str(row["id"]), row["gib"] * across, row["seconds"] * up) for row in rows])
+    return [{**rows[one.row], "gib": one.x / across, **one.mark} for one in labels]
 
 
 def switch_map(

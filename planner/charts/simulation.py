@@ -12,7 +12,7 @@ import numpy as np
 
 from models.kernels.scheduler_state import PREFILL_ROW
 from models.simulation_types import Records
-from planner.charts.style import BLUE, FAINT, LEAF, RED, headed, on, specification_of, titled
+from planner.charts.style import BLUE, FAINT, LEAF, RED, headed, on, scale, specification_of, titled
 from planner.simulation.answer import KneeFound, SimulationAnswer
 from planner.simulation.run import Simulated
 
@@ -69,36 +69,54 @@ def timeline(found: Simulated) -> Any:
     shown = min(SHOWN, len(records))
     steps = bands(found.trial.result.rows, shown)
     arrivals = [{"request": i, "at": float(records["arrival"][i])} for i in range(shown) if records["arrival"][i] >= 0]
-    y = alt.Y("request:O", title="request", sort=list(range(shown)), axis=alt.Axis(ticks=False, domain=False, labelOverlap=True))
-    colour = alt.Color(
-        "phase:N", title=None, scale=alt.Scale(domain=["prefill", "decode"], range=[PREFILL, DECODE]), legend=alt.Legend(orient="top")
-    )
+    last = max([step["to"] for step in steps] + [one["at"] for one in arrivals], default=1.0)
+    axis = alt.Axis(ticks=False, domain=False, labelOverlap=True, offset=6)
+    y = alt.Y("request:O", title="request", sort=list(range(shown)), axis=axis)
+    x = _seconds("from:Q", last)
     bars = on(steps).mark_bar(height={"band": 0.72}, stroke="white", strokeWidth=0.4 if len(steps) < MOST_BANDS else 0).encode(
-        x=alt.X("from:Q", title="seconds"), x2="to:Q", y=y, color=colour, tooltip=["request:O", "phase:N", "from:Q", "to:Q", "tokens:Q"]
+        x=x, x2="to:Q", y=y, color=_colours("phase:N", {"prefill": PREFILL, "decode": DECODE}),
+        tooltip=["request:O", "phase:N", "from:Q", "to:Q", "tokens:Q"],
     )  # fmt: skip
-    marks = on(arrivals).mark_point(shape="triangle-right", filled=True, size=46, color=ARRIVAL, opacity=1).encode(x="at:Q", y=y)
+    marks = on(arrivals).mark_point(
+        shape="triangle-right", filled=True, size=42, color=ARRIVAL, opacity=1, stroke="white", strokeWidth=0.6
+    ).encode(x="at:Q", y=y)  # fmt: skip
     words = f"The first {shown} requests" if shown < len(records) else "Every request"
     title = titled(f"{words}: a triangle is an arrival, an empty stretch after it is queueing")
     return alt.layer(bars, marks).properties(width=WIDTH, height=max(60, ROW_HEIGHT * shown), title=title)
 
 
+def _seconds(field: str, last: float) -> Any:
+    """The time axis of a panel from 0 to ``last``, whole panels alike."""
+    import altair as alt  # noqa: PLC0415
+
+    return alt.X(field, title="seconds", scale=alt.Scale(domain=[0, last * 1.005], nice=False), axis=alt.Axis(tickCount=10))
+
+
+def _colours(field: str, of: dict[str, str], symbol: str = "square") -> Any:
+    """Colours by name, named above the panel."""
+    import altair as alt  # noqa: PLC0415
+
+    legend = alt.Legend(orient="top", symbolType=symbol, symbolSize=70, symbolOpacity=1, symbolStrokeWidth=2, offset=4)
+    return alt.Color(field, title=None, scale=scale(of), legend=legend)
+
+
 def over_time(answer: SimulationAnswer) -> list[Any]:
-    """KV use against the pool, and running and waiting requests, over the whole run."""
+    """KV use against the pool, and running and waiting requests, over the whole run; a sample holds for the stretch that ends with it."""
     import altair as alt  # noqa: PLC0415
 
     samples = [{"at": s.time_s, "gib": s.kv_bytes / GIB, "running": s.running, "waiting": s.waiting} for s in answer.samples]
     if len(samples) < 2:
         return []
+    samples.insert(0, {**samples[0], "at": 0.0})
+    last = max(samples[-1]["at"], answer.makespan_s)
     pool = on([{"limit": answer.pool_bytes / GIB}]).mark_rule(strokeDash=[5, 4], color=FAINT).encode(y="limit:Q")
-    used = on(samples).mark_area(color=PREFILL, opacity=0.35, line={"color": PREFILL}, interpolate="step-after").encode(
-        x=alt.X("at:Q", title="seconds", scale=alt.Scale(domainMin=0)), y=alt.Y("gib:Q", title="KV (GiB)")
+    used = on(samples).mark_area(color=PREFILL, opacity=0.35, line={"color": PREFILL}, interpolate="step-before").encode(
+        x=_seconds("at:Q", last), y=alt.Y("gib:Q", title="KV (GiB)", axis=alt.Axis(tickCount=4))
     )  # fmt: skip
     long = [{"at": s["at"], "requests": s[name], "which": name} for s in samples for name in ("running", "waiting")]
-    colour = alt.Color(
-        "which:N", title=None, scale=alt.Scale(domain=["running", "waiting"], range=[DECODE, ARRIVAL]), legend=alt.Legend(orient="top")
-    )
-    queue = on(long).mark_line(interpolate="step-after", strokeWidth=1.5).encode(
-        x=alt.X("at:Q", title="seconds", scale=alt.Scale(domainMin=0)), y=alt.Y("requests:Q", title="requests"), color=colour
+    queue = on(long).mark_line(interpolate="step-before", strokeWidth=1.5).encode(
+        x=_seconds("at:Q", last), y=alt.Y("requests:Q", title="requests", axis=alt.Axis(tickCount=4)),
+        color=_colours("which:N", {"running": DECODE, "waiting": ARRIVAL}, "stroke"),
     )  # fmt: skip
     first = alt.layer(used, pool).properties(width=WIDTH, height=110, title=titled("KV in use; the dashed line is the pool"))
     return [first, queue.properties(width=WIDTH, height=110, title=titled("Requests running and waiting"))]
@@ -113,14 +131,14 @@ def curve(found: KneeFound) -> Any:
         for one in found.curve
         for name in ("throughput", "goodput")
     ]
-    colour = alt.Color(
-        "which:N", title=None, scale=alt.Scale(domain=["throughput", "goodput"], range=[FAINT, DECODE]), legend=alt.Legend(orient="top")
-    )
-    x = alt.X("rate:Q", title="arrivals a second")
-    lines = on(long).mark_line(point=True).encode(x=x, y=alt.Y("value:Q", title="requests a second"), color=colour)
-    at = on([{"rate": found.rate_per_s, "low": found.low_per_s, "high": found.high_per_s, "words": f"knee {found.rate_per_s:.3g} /s"}])
+    last = max(one.rate_per_s for one in found.curve)
+    x = alt.X("rate:Q", title="arrivals a second", scale=alt.Scale(domain=[0, last * 1.02], nice=False), axis=alt.Axis(tickCount=10))
+    colour = _colours("which:N", {"throughput": FAINT, "goodput": DECODE}, "stroke")
+    lines = on(long).mark_line(point={"size": 30}, strokeWidth=2).encode(x=x, y=alt.Y("value:Q", title="requests a second"), color=colour)
+    words = f"knee {found.rate_per_s:.3g} /s ({found.low_per_s:.3g} to {found.high_per_s:.3g})"
+    at = on([{"rate": found.rate_per_s, "low": found.low_per_s, "high": found.high_per_s, "words": words}])
     span = at.mark_rect(color=ARRIVAL, opacity=0.15).encode(x=alt.X("low:Q", title="arrivals a second"), x2="high:Q")
     rule = at.mark_rule(color=ARRIVAL, strokeWidth=1.5).encode(x=x)
-    text = at.mark_text(align="left", dx=6, y=8, color=ARRIVAL, fontWeight="bold").encode(x=x, text="words:N")
-    words = f"Goodput against rate; the band is the {found.confidence:.0%} interval of the knee"
-    return alt.layer(span, lines, rule, text).properties(width=WIDTH, height=220, title=titled(words))
+    text = at.mark_text(align="right", dx=-6, y=8, color=ARRIVAL, fontWeight="bold").encode(x=alt.X("low:Q"), text="words:N")
+    title = titled(f"Goodput against rate; the band is the {found.confidence:.0%} interval of the knee over {found.seeds} draws")
+    return alt.layer(span, lines, rule, text).properties(width=WIDTH, height=220, title=title)

@@ -34,7 +34,7 @@ def titled(text: str) -> Any:
     """The title of one panel."""
     import altair as alt  # noqa: PLC0415
 
-    return alt.TitleParams(text, anchor="start", fontSize=13, offset=10)
+    return alt.TitleParams(text, anchor="start", frame="group", fontSize=13, offset=10)
 
 
 def headed(text: str, *lines: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from models.case import Case
@@ -31,24 +31,23 @@ from planner.options import Options
 from planner.predict import assumptions, outward
 from planner.traffic.load import Traffic
 from planner.traffic.search import TrafficSearch
+from planner.traffic.ties import Contender, error_of
 from planner.traffic.trial import HOPELESS, Trial
 from solvers.grid import single
 from solvers.objective import power_w
 
-SAME = 1e-9
 
-
-def ranked_trial(traffic: Traffic, label: str, configuration: Configuration, trial: Trial) -> Ranked:
-    """One simulated configuration; its rank is set later."""
-    case = traffic.case
-    objective = trial.values[case.scenario.objectives[0].value]
+def ranked_trial(traffic: Traffic, one: Contender, rank: int) -> Ranked:
+    """One simulated configuration in its place."""
+    case, configuration, trial = traffic.case, one.configuration, one.trial
+    values = {name: value if value < HOPELESS else None for name, value in trial.values.items()}
     return Ranked(
-        rank=0, id=label, feasible=not trial.late, settings=configuration.model_dump(mode="json"),
+        rank=rank, id=one.label, feasible=not trial.late, settings=configuration.model_dump(mode="json"),
         memory=_memory(case, configuration, trial),
         time=_times(trial), throughput=_throughput(trial), cost=_cost(case, trial), good_requests=trial.good,
-        slo_probability=0.0 if trial.late else 1.0, intervals={}, violations=_violations(trial), launchable=launchable(case, configuration),
-        assumptions=assumptions(case, configuration), simulated=_simulated(trial), objective=objective if objective < HOPELESS else None,
-        objectives={name: value if value < HOPELESS else None for name, value in trial.values.items()},
+        slo_probability=one.confidence.probability, intervals=one.confidence.intervals, violations=_violations(trial),
+        launchable=launchable(case, configuration), assumptions=assumptions(case, configuration), simulated=_simulated(trial),
+        objective=values[case.scenario.objectives[0].value], objectives=values,
     )  # fmt: skip
 
 
@@ -138,26 +137,54 @@ def _class(one: ClassSummary, _itl: Spread) -> ClassResult:
     )  # fmt: skip
 
 
-def trials_of(search: TrafficSearch, options: Options) -> Trials:
+def trials_of(search: TrafficSearch, contenders: Sequence[Contender], options: Options) -> Trials:
     """How the search went and what it gained over the closed form's choice."""
-    first = next(iter(search.traffic.case.scenario.objectives)).value
-    best = next((t for _, t in search.best if not t.late), None)
-    seeded = search.seeded.values[first] if search.seeded is not None and not search.seeded.late else None
-    gain = None if best is None or seeded is None else 1.0 - best.values[first] / seeded
+    first = search.traffic.case.scenario.objectives[0].value
+    best = next((one.trial for one in contenders if one.able and not one.trial.late), None)
+    seeded = search.seeded[1] if search.seeded is not None else None
+    theirs = seeded.values[first] if seeded is not None and not seeded.late else None
+    own = next((one.label for one in contenders if seeded is not None and one.trial.values == seeded.values), None)
     return Trials(
         requests=len(search.traffic.requests), seed=options.seed, tried=search.result.tried, pruned=search.result.pruned,
-        history=search.result.history, closed_form=seeded, gain=gain,
+        history=search.result.history, closed_form=theirs,
+        gain=None if best is None or theirs is None else 1.0 - best.values[first] / theirs, closed_form_id=own,
+        closed_form_late=tuple(seeded.late) if seeded is not None else (), wanted=options.trials, interrupted=search.result.interrupted,
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a plan over traffic learned beside its ranking; ``refusals`` by label."""
+    """What a plan over traffic learned beside its ranking; ``refusals`` by label, ``undecided`` are tied with the first."""
 
     refusals: Mapping[str, str]
+    undecided: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
     relaxations: tuple[Relaxation, ...] = ()
     switch_points: tuple[SwitchPoint, ...] = ()
+
+
+def notes_of(traffic: Traffic, contenders: Sequence[Contender], findings: Findings) -> tuple[str, ...]:
+    """What a reader must know before trusting the order: how much was simulated, ties, overload."""
+    notes = [f"simulated with {len(traffic.requests):,} requests; the search proves nothing beyond what it tried"]
+    if findings.undecided:
+        error = max(error_of(traffic.case, one.trial) for one in contenders if one.label in findings.undecided)
+        shown = ", ".join(findings.undecided[:4]) + (", …" if len(findings.undecided) > 4 else "")
+        notes.append(
+            f"the order of {contenders[0].label} and {shown} is not decided: their {_objective_words(traffic.case)} differ by less than "
+            f"the simulation's own error ({error:.1%}, what happens after the last arrival); they stand by P(SLO), then by p95 answer, "
+            "fewer devices and fewer settings that differ from the engine's own"
+        )
+    if contenders and contenders[0].trial.late and (swamped := [one.trial for one in contenders if one.trial.summary.overload]):
+        least = min(trial.summary.queue_growth_per_s for trial in swamped)
+        notes.append(
+            f"overload: in {len(swamped)} of the {len(contenders)} configurations shown the queue grows, by {least:.3g} requests a second "
+            f"or more; their times are those of these {len(traffic.requests):,} requests and would grow with more of them"
+        )
+    return tuple(notes)
+
+
+def _objective_words(case: Case) -> str:
+    return case.scenario.objectives[0].value.replace("_", " ")
 
 
 def explanation(traffic: Traffic, ranked: tuple[Ranked, ...], findings: Findings) -> Explanation:
@@ -166,13 +193,13 @@ def explanation(traffic: Traffic, ranked: tuple[Ranked, ...], findings: Findings
     runner = next((r for r in ranked if r.feasible and r is not won), None)
     rejected = {r.id: _rejection(r) for r in ranked if r is not won and r is not runner}
     return Explanation(
-        binding=_binding(traffic, won), why_winner=_why(won, runner), runner_up=runner.id if runner else None,
+        binding=_binding(traffic, won), why_winner=_why(won, runner, findings.undecided), runner_up=runner.id if runner else None,
         rejected=rejected | dict(findings.refusals), conflicts=findings.conflicts, switch_points=findings.switch_points,
-        relaxations=findings.relaxations,
+        relaxations=findings.relaxations, undecided=findings.undecided,
     )  # fmt: skip
 
 
-def _why(won: Ranked | None, runner: Ranked | None) -> str:
+def _why(won: Ranked | None, runner: Ranked | None, undecided: tuple[str, ...]) -> str:
     if won is None or won.simulated is None:
         return "no simulated configuration meets every deadline at its percentile"
     text = (
@@ -180,7 +207,12 @@ def _why(won: Ranked | None, runner: Ranked | None) -> str:
         f"median first token {format_seconds(won.time.ttft_s.p50 or 0.0)}, p95 answer {format_seconds(won.time.e2e_s.p95 or 0.0)}, "
         f"engine busy {won.simulated.busy_s / won.time.makespan_s:.0%} of the time"
     )
-    if runner is not None and won.objective and runner.objective:
+    if runner is not None and runner.id in undecided:
+        text += (
+            f"; runner-up {runner.id} is tied in the objective: P(SLO) {won.slo_probability:.0%} against {runner.slo_probability:.0%}, "
+            f"p95 answer {format_seconds(won.time.e2e_s.p95 or 0.0)} against {format_seconds(runner.time.e2e_s.p95 or 0.0)}"
+        )
+    elif runner is not None and won.objective and runner.objective:
         text += f"; runner-up {runner.id} needs {runner.objective / won.objective - 1:+.1%} of the objective"
     return text
 

@@ -8,7 +8,7 @@ spreads. For each seed the largest s that keeps every deadline is bisected in z 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from models.describe.configuration import Configuration
@@ -20,8 +20,8 @@ from planner.traffic.trial import Trial, run
 
 Z90 = 1.6448536269514722
 WIDEST = 3.0
-STEPS = 5
-TOP, TOP_SEEDS = 5, 4
+STEPS = 3
+TOP, TOP_SEEDS = 8, 4
 """The first few are drawn anew with several seeds; the rest are judged on their own draw."""
 
 
@@ -43,40 +43,51 @@ def confidence(drawn: Sequence[tuple[int, Traffic]], configuration: Configuratio
     """Over every draw."""
     case = drawn[0][1].case
     sd = max(case.calibration.uncertainty.prefill_log_sd, case.calibration.uncertainty.decode_log_sd)
-    chances = [_chance(traffic, configuration, seed, sd) for seed, traffic in drawn]
-    ends = [(_at(traffic, configuration, seed, -Z90 * sd), _at(traffic, configuration, seed, Z90 * sd)) for seed, traffic in drawn]
-    return Confidence(sum(chances) / len(chances), _intervals([(low, high) for low, high in ends if low and high]))
+    chances: list[float] = []
+    ends: list[tuple[Slowed, Slowed]] = []
+    for seed, traffic in drawn:
+
+        def at(z: float, traffic: Traffic = traffic, seed: int = seed) -> Slowed | None:
+            return _at(traffic, configuration, seed, z * sd)
+
+        fast, slow = at(-Z90), at(Z90)
+        chances.append(_chance(at, fast, slow) if sd else float(_holds(fast)))
+        if fast is not None and slow is not None:
+            ends.append((fast, slow))
+    return Confidence(sum(chances) / len(chances), _intervals(ends))
 
 
-def _at(traffic: Traffic, configuration: Configuration, seed: int, log_slowdown: float) -> tuple[Trial, float] | None:
+Slowed = tuple[Trial, float]
+"""A trial and the factor by which its engine is slower."""
+
+
+def _at(traffic: Traffic, configuration: Configuration, seed: int, log_slowdown: float) -> Slowed | None:
     """The trial on an engine slower by exp(log_slowdown), with that factor."""
     factor = math.exp(log_slowdown)
     try:
-        trial = run(traffic.slowed(factor), configuration, seed=seed)
+        return run(traffic.slowed(factor), configuration, seed=seed), factor
     except GoodputError:
         return None
-    return None if trial is None else (trial, factor)
 
 
-def _chance(traffic: Traffic, configuration: Configuration, seed: int, sd: float) -> float:
-    def holds(z: float) -> bool:
-        found = _at(traffic, configuration, seed, z * sd)
-        return found is not None and not found[0].late
+def _holds(found: Slowed | None) -> bool:
+    return found is not None and not found[0].late
 
-    if sd == 0:
-        return float(holds(0.0))
-    low, high = -WIDEST, WIDEST
-    if not holds(low):
-        return 0.0
-    if holds(high):
+
+def _chance(at: Callable[[float], Slowed | None], fast: Slowed | None, slow: Slowed | None) -> float:
+    """Phi of the z at which the deadlines break; the ends of the interval already say in which stretch it lies."""
+    low, high = (Z90, WIDEST) if _holds(slow) else (-Z90, Z90) if _holds(fast) else (-WIDEST, -Z90)
+    if high == WIDEST and _holds(at(WIDEST)):
         return 1.0
-    for _ in range(STEPS):
+    if low == -WIDEST and not _holds(at(-WIDEST)):
+        return 0.0
+    for _ in range(STEPS + (low < 0 < high)):  # the middle stretch is wider
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if holds(middle) else (low, middle)
+        low, high = (middle, high) if _holds(at(middle)) else (low, middle)
     return 0.5 * (1.0 + math.erf(0.5 * (low + high) / math.sqrt(2.0)))
 
 
-def _intervals(ends: Sequence[tuple[tuple[Trial, float], tuple[Trial, float]]]) -> dict[str, tuple[float, float]]:
+def _intervals(ends: Sequence[tuple[Slowed, Slowed]]) -> dict[str, tuple[float, float]]:
     """Least and greatest of the draws at the two ends of the slowdown."""
     found = {}
     for name in ("ttft", "e2e"):

@@ -6,7 +6,7 @@ closed-form search of a few bursts gives the first trials, so the answer can say
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -20,7 +20,7 @@ from models.describe.workload import Arrivals
 from models.errors import GoodputError
 from planner.options import Options
 from planner.traffic.load import Traffic
-from planner.traffic.trial import Trial, attempt, run
+from planner.traffic.trial import Abandoned, Trial, attempt, run
 from solvers import full_resolution
 from solvers.executors import local_executor
 from solvers.grid import Grid
@@ -29,70 +29,72 @@ from solvers.space import Space, build_space
 
 BURSTS = (1, 4, 16, 64)
 NO_LIMIT = 0
-TO_THE_END = 24
+TO_THE_END = 12
+CANNOT_RUN = 10.0
+"""Told to the search as the violation of what cannot run at all: beyond every lateness."""
 
 
 @dataclass(frozen=True)
 class TrafficSearch:
-    """The best trials, ascending by the first objective, and how they were found."""
+    """Every trial that ran to its end, the nearest to feasible first and then by the objectives, and how they were found."""
 
     traffic: Traffic
-    best: tuple[tuple[Configuration, Trial], ...]
+    trials: tuple[tuple[Configuration, Trial], ...]
     result: SearchResult
-    seeded: Trial | None  # the best of the closed form's choices
+    seeded: tuple[Configuration, Trial] | None  # the best of what the closed form alone chooses
 
 
-def explore(traffic: Traffic, options: Options) -> TrafficSearch:
-    """Search the configurations that the scenario leaves open."""
+def explore(traffic: Traffic, options: Options, *, first_feasible: bool = False) -> TrafficSearch:
+    """Search the configurations that the scenario leaves open; ``first_feasible`` only until something is on time."""
     case = traffic.case
     space = build_space(case)
     domains = _domains(case, space)
     seeds = _seeds(traffic, space, domains)
     trials: dict[str, tuple[Configuration, Trial]] = {}
-    abandoned: dict[str, Configuration] = {}
+    abandoned: dict[str, tuple[float, Configuration]] = {}
 
     def evaluate(choice: Choice) -> TrialOutcome:
         configuration = _configuration(case, choice)
         if configuration is None or not_launchable(configuration, case.engine):
-            return TrialOutcome(_worst(case), 10.0)
+            return TrialOutcome(_worst(case), CANNOT_RUN)
         found = attempt(traffic, configuration, seed=options.seed)
-        if not isinstance(found, Trial):
-            if found is None:
-                abandoned[configuration.model_dump_json()] = configuration
-            return TrialOutcome(_worst(case), 10.0, pruned=found is None)
-        trials[configuration.model_dump_json()] = (configuration, found)
-        return TrialOutcome(tuple(found.values.values()), found.shortfall)
+        if isinstance(found, Trial):
+            trials[configuration.model_dump_json()] = (configuration, found)
+            return TrialOutcome(tuple(found.values.values()), found.shortfall)
+        if isinstance(found, Abandoned):
+            abandoned[configuration.model_dump_json()] = (found.shortfall, configuration)
+            return TrialOutcome(_worst(case), 1.0 + found.shortfall, pruned=True)
+        return TrialOutcome(_worst(case), CANNOT_RUN)
 
     with local_executor(options.workers) as executor:
         result = search(
             domains, evaluate, seeds=seeds, trials=options.trials, seed=options.seed, executor=executor,
-            objectives=len(case.scenario.objectives), progress=options.progress,
+            objectives=len(case.scenario.objectives), progress=options.progress, first_feasible=first_feasible,
         )  # fmt: skip
-    if all(trial.late for _, trial in trials.values()):
-        trials |= _in_full(traffic, abandoned, options)
-    ranked = sorted(trials.values(), key=lambda pair: (pair[1].shortfall, *pair[1].values.values(), pair[0].model_dump_json()))
-    return TrafficSearch(traffic, tuple(ranked), result, _seeded(case, seeds, trials))
-
-
-def _in_full(traffic: Traffic, abandoned: dict[str, Configuration], options: Options) -> dict[str, tuple[Configuration, Trial]]:
-    """Where nothing is on time: a few abandoned trials to their end, so that the answer can say by how much they miss."""
-    found = {}
-    for key in sorted(abandoned)[:: max(1, len(abandoned) // TO_THE_END)][:TO_THE_END]:
-        trial = run(traffic, abandoned[key], seed=options.seed)
-        if trial is not None:
-            found[key] = (abandoned[key], trial)
-    return found
+        if not first_feasible and all(trial.late for _, trial in trials.values()):
+            nearest = [abandoned[key][1] for key in sorted(abandoned, key=lambda key: (abandoned[key][0], key))[:TO_THE_END]]
+            ended = executor.map(lambda one: run(traffic, one, seed=options.seed), nearest)
+            trials |= {one.model_dump_json(): (one, trial) for one, trial in zip(nearest, ended, strict=True)}
+    ordered = sorted(trials.values(), key=lambda pair: (pair[1].shortfall, *pair[1].values.values(), pair[0].model_dump_json()))
+    return TrafficSearch(traffic, tuple(ordered), result, _seeded(traffic, seeds, trials, abandoned, options.seed))
 
 
 def _worst(case: Case) -> tuple[float, ...]:
     return (1e12,) * len(case.scenario.objectives)
 
 
-def _seeded(case: Case, seeds: Sequence[Choice], trials: dict[str, tuple[Configuration, Trial]]) -> Trial | None:
-    """The best simulated result among the closed form's own choices."""
-    configurations = (_configuration(case, choice) for choice in seeds)
-    found = [trials[c.model_dump_json()][1] for c in configurations if c is not None and c.model_dump_json() in trials]
-    return min(found, key=lambda t: (t.shortfall, *t.values.values()), default=None)
+def _seeded(
+    traffic: Traffic, seeds: Sequence[Choice], trials: Mapping[str, tuple[Configuration, Trial]],
+    abandoned: Mapping[str, tuple[float, Configuration]], seed: int,
+) -> tuple[Configuration, Trial] | None:  # fmt: skip
+    """The best under simulation of what the closed form alone chooses; run to its end where all were abandoned."""
+    configurations = (_configuration(traffic.case, choice) for choice in seeds)
+    marks = [one.model_dump_json() for one in configurations if one is not None]
+    ended = [trials[mark] for mark in marks if mark in trials]
+    if ended:
+        return min(ended, key=lambda pair: (pair[1].shortfall, *pair[1].values.values()))
+    nearest = min((abandoned[mark] for mark in marks if mark in abandoned), key=lambda pair: pair[0], default=None)
+    return None if nearest is None else (nearest[1], run(traffic, nearest[1], seed=seed))
 
 
 def _domains(case: Case, space: Space) -> dict[str, Domain]:
@@ -146,7 +148,7 @@ def _burst(case: Case, count: int) -> Case:
 
 
 def _seeds(traffic: Traffic, space: Space, domains: dict[str, Domain]) -> list[Choice]:
-    """Best configurations of a few bursts in closed form, exactly; each at its own size and with room for more sequences."""
+    """What the closed form alone chooses: the best of a few bursts, exactly; each at its own size and at usual ones."""
     found: list[Choice] = []
     most = _largest(domains["max_num_seqs"])
     for count in BURSTS:
@@ -199,9 +201,9 @@ def _configuration(case: Case, choice: Choice) -> Configuration | None:
         return None
 
 
-def simulate_candidates(traffic: Traffic, named: dict[str, Configuration], seed: int) -> dict[str, Trial | str | None]:
+def simulate_candidates(traffic: Traffic, named: dict[str, Configuration], seed: int) -> dict[str, Trial | str]:
     """Each named configuration under the traffic, in full."""
-    found: dict[str, Trial | str | None] = {}
+    found: dict[str, Trial | str] = {}
     for label, one in named.items():
         try:
             found[label] = run(traffic, one, seed=seed)

@@ -35,7 +35,8 @@ class Trial:
     summary: SimulationSummary
     good: float
     late: dict[str, tuple[float, float]]
-    shortfall: float  # 0 when feasible: share of requests missing to the percentiles, summed
+    shortfall: float  # 0 when feasible, else how far from it (``_lateness``)
+    used: float  # largest share of a deadline at its percentile
     values: dict[str, float]
 
     @property
@@ -47,6 +48,19 @@ class Trial:
     def devices(self) -> int:
         """Devices of every instance."""
         return self.inputs.all_devices
+
+    @property
+    def end_share(self) -> float:
+        """Share of the run after the last arrival, in which the engine only empties: a longer run would have less of it."""
+        arrivals, whole = self.result.records["arrival"], self.summary.makespan_s
+        return max(0.0, 1.0 - float(arrivals.max(initial=0.0)) / whole) if whole > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Abandoned:
+    """A trial whose first tenth already fails, and how far that tenth is from the deadlines."""
+
+    shortfall: float
 
 
 def executing_s(inputs: SimulationInputs, result: SimulationResult, summary: SimulationSummary) -> float:
@@ -72,13 +86,10 @@ def _second_instance(case: Case) -> Configuration | None:
     return configuration_from(replace(case, scenario=scenario), settings, "engine.scheduler.faster")
 
 
-def run(traffic: Traffic, configuration: Configuration, *, seed: int, stop: bool = False) -> Trial | None:
-    """Simulate; None when the run was abandoned because its first tenth already fails."""
+def run(traffic: Traffic, configuration: Configuration, *, seed: int) -> Trial:
+    """Simulate to the end and judge."""
     inputs = inputs_of(traffic.case, configuration)
-    result = serve(traffic.requests, inputs, seed=seed, deadlines=traffic.deadlines, early_stop=_early_stop(traffic) if stop else None)
-    if result.stopped_early:
-        return None
-    return judge(traffic, configuration, inputs, result)
+    return judge(traffic, configuration, inputs, serve(traffic.requests, inputs, seed=seed, deadlines=traffic.deadlines))
 
 
 def _early_stop(traffic: Traffic) -> EarlyStop | None:
@@ -91,22 +102,36 @@ def _early_stop(traffic: Traffic) -> EarlyStop | None:
 def judge(traffic: Traffic, configuration: Configuration, inputs: SimulationInputs, result: SimulationResult) -> Trial:
     """Deadlines at their percentiles, good requests with the quality of their class, objective values."""
     summary = summarise(result, watts=power_w(traffic.case))
+    late, shortfall, used = _lateness(traffic, result)
+    good = 0.0
+    for name, case in traffic.cases.items():
+        q = probability_correct(case.request.quality, configuration.kv_format)
+        good += q * (summary.by_class[name].good if summary.by_class else summary.overall.good)
+    return Trial(inputs, result, summary, good, late, shortfall, used, _values(traffic.case, inputs, result, summary, good))
+
+
+def _lateness(traffic: Traffic, result: SimulationResult) -> tuple[dict[str, tuple[float, float]], float, float]:
+    """Missed deadlines with (value, limit), the shortfall, and the largest share of a deadline that is used.
+
+    Shortfall sums over the missed deadlines the share of requests that are missing to the percentile, and how late the percentile is:
+    log10(value / limit) / 3, at most 1. So it falls steadily towards 0 where deadlines are missed by orders of magnitude, too.
+    """
     late: dict[str, tuple[float, float]] = {}
-    shortfall, good = 0.0, 0.0
+    shortfall = used = 0.0
+    done = ~(result.status(Status.PENDING) | result.status(Status.HANDED_OVER))  # those handed over are somebody else's to answer in time
     for place, (name, case) in enumerate(traffic.cases.items()):
-        mine = result.requests.klass == place if result.requests.klass is not None else np.ones(len(result.records), dtype=np.bool_)
-        mine = mine & ~result.status(Status.HANDED_OVER)  # somebody else's to answer in time
+        mine = done if result.requests.klass is None else done & (result.requests.klass == place)
         metrics = {metric: values * traffic.slowdown for metric, values in _metrics(result, mine).items()}
         for metric, deadline in case.request.slo.deadlines().items():
             values = metrics[metric]
             wanted = nearest_rank(deadline.percentile, len(values))
             value = float(np.partition(values, wanted - 1)[wanted - 1]) if len(values) else 0.0
+            used = max(used, value / deadline.limit)
             if value > deadline.limit:
                 late[f"{name}.{metric}"] = (value, deadline.limit)
-                shortfall += (wanted - int((values <= deadline.limit).sum())) / max(len(values), 1)
-        q = probability_correct(case.request.quality, configuration.kv_format)
-        good += q * (summary.by_class[name].good if summary.by_class else summary.overall.good)
-    return Trial(inputs, result, summary, good, late, shortfall, _values(traffic.case, inputs, result, summary, good))
+                missing = (wanted - int((values <= deadline.limit).sum())) / max(len(values), 1)
+                shortfall += missing + min(1.0, math.log10(value / deadline.limit) / 3)
+    return late, shortfall, used
 
 
 def _metrics(result: SimulationResult, mine: np.ndarray) -> dict[str, np.ndarray]:
@@ -133,9 +158,13 @@ def _values(
     return {name: value if math.isfinite(value) else HOPELESS for name, value in found.items()}
 
 
-def attempt(traffic: Traffic, configuration: Configuration, *, seed: int) -> Trial | str | None:
-    """A trial, the reason why the configuration cannot run at all, or None when it was abandoned early."""
+def attempt(traffic: Traffic, configuration: Configuration, *, seed: int) -> Trial | Abandoned | str:
+    """A trial, abandoned early where its first tenth already fails, or the reason why the configuration cannot run at all."""
     try:
-        return run(traffic, configuration, seed=seed, stop=True)
+        inputs = inputs_of(traffic.case, configuration)
+        result = serve(traffic.requests, inputs, seed=seed, deadlines=traffic.deadlines, early_stop=_early_stop(traffic))
     except GoodputError as error:
         return str(error)
+    if result.stopped_early:
+        return Abandoned(_lateness(traffic, result)[1])
+    return judge(traffic, configuration, inputs, result)

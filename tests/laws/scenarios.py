@@ -138,6 +138,8 @@ def _search(r: Random, raw: dict[str, Any], drafts: tuple[str, ...]) -> dict[str
         shortest = max((3 if "tokens_per_round" in given else 1) for given in workload["speculation"].values())
         if all("tokens_per_round" not in given or "draft_tokens" in given for given in workload["speculation"].values()):
             found["draft_tokens"] = _some(r, shortest, 8, 3)
+        else:
+            found["draft_tokens"] = _some(r, shortest, 8, 1)  # a mean whose length is not stated holds at a single one
     _search_offload(r, found)
     if r.random() < 0.5:
         found["admission_limit"] = [None, *_some(r, 1, burst, 3)] if r.random() < 0.5 else _some(r, 1, burst, 3)

@@ -4,7 +4,7 @@ import pytest
 
 from models.describe.configuration import Configuration
 from planner.launch import LaunchContext, launch_all
-from solvers.space import ENGINE_FLAGS, VARIABLES
+from solvers.variables import ENGINE_FLAGS, VARIABLES
 
 BASE = {"max_num_seqs": 17, "max_num_batched_tokens": 4096, "captured_sizes": (4, 8, 16)}
 WITH = {
