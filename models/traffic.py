@@ -7,7 +7,7 @@ loop, further turns) carry in ``arrival`` the pause after it, and stand behind t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -197,3 +197,57 @@ def from_trace(
         arrival, trace.prompt, trace.output, class_names=(name,), prefixes=trace.prefixes,
         cancel=None if waits is None else arrival + waits, branches=None if samples == 1 else np.full(count, samples, np.int64),
     )  # fmt: skip
+
+
+def merged(parts: Sequence[RequestArrays], names: tuple[str, ...]) -> RequestArrays:
+    """Several loads as one, in order of arrival; ``names`` orders their classes. Requests that follow another one stand last."""
+    if len(parts) == 1:
+        return parts[0]
+    first = np.cumsum([0, *(len(part) for part in parts)])
+    follows = np.concatenate([
+        np.full(len(part), -1, np.int64) if part.follows is None else np.where(part.follows >= 0, part.follows + start, -1)
+        for part, start in zip(parts, first, strict=False)
+    ])  # fmt: skip
+    klass = np.concatenate([_places(part, names) for part in parts])
+    arrival, prompt, output = (np.concatenate([getattr(part, name) for part in parts]) for name in ("arrival", "prompt", "output"))
+    waits = follows >= 0
+    order = np.lexsort((np.arange(len(arrival)), np.where(waits, 0.0, arrival), waits))
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    linked = np.where(follows[order] >= 0, place[np.maximum(follows[order], 0)], -1)
+    return RequestArrays(
+        arrival[order], prompt[order], output[order], klass=klass[order], class_names=names, prefixes=_forest(parts, order),
+        follows=linked if waits.any() else None, cancel=_joined(parts, "cancel", order, math.inf),
+        branches=_joined(parts, "branches", order, 1),
+    )  # fmt: skip
+
+
+def _joined(parts: Sequence[RequestArrays], name: str, order: Integers, usual: float) -> Any:
+    """An optional array of all parts; ``usual`` where a part has none, None where no part has any."""
+    found = [getattr(part, name) for part in parts]
+    if all(values is None for values in found):
+        return None
+    filled = [np.full(len(part), usual) if values is None else values for part, values in zip(parts, found, strict=True)]
+    return np.concatenate(filled)[order].astype(np.int64 if name == "branches" else np.float64)
+
+
+def _places(part: RequestArrays, names: tuple[str, ...]) -> Integers:
+    """The place in ``names`` of each request's class."""
+    own = np.array([names.index(name) for name in part.class_names], np.int64)
+    return own[np.zeros(len(part), np.int64) if part.klass is None else part.klass]
+
+
+def _forest(parts: Sequence[RequestArrays], order: Integers) -> PrefixTree | None:
+    """The prefix trees of all parts side by side, their paths in the order of the requests."""
+    if all(part.prefixes is None for part in parts):
+        return None
+    trees = [part.prefixes if part.prefixes is not None else PrefixTree.empty(len(part)) for part in parts]
+    nodes = np.cumsum([0, *(len(tree.parent) for tree in trees)])
+    parent = np.concatenate([np.where(tree.parent >= 0, tree.parent + base, -1) for tree, base in zip(trees, nodes, strict=False)])
+    paths = np.concatenate([tree.paths + base for tree, base in zip(trees, nodes, strict=False)])
+    length = np.concatenate([np.diff(tree.path_start) for tree in trees])
+    begin = np.concatenate([[0], np.cumsum(length)])[:-1][order]
+    start = np.concatenate([[0], np.cumsum(length[order])]).astype(np.int64)
+    picked = np.repeat(begin - start[:-1], length[order]) + np.arange(start[-1])
+    tokens, warm, value = (np.concatenate([getattr(tree, name) for tree in trees]) for name in ("tokens", "warm", "value"))
+    return PrefixTree(parent.astype(np.int64), tokens, start, paths[picked].astype(np.int64), warm, value)

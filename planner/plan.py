@@ -15,6 +15,7 @@ from models.catalog.devices import catalogue_version
 from models.describe.configuration import Configuration
 from models.errors import InputError, SolverError
 from planner.answer import SCHEMA_VERSION, Answer, CalibrationUsed, Ranked
+from planner.coverage import asked_of_burst, extrapolation
 from planner.explain import explain
 from planner.launch_commands import launch_commands
 from planner.launchability import launchable, launchable_branches
@@ -91,7 +92,7 @@ def _answer(raw: Mapping[str, Any], case: Case, outcome: Outcome, options: Optio
         objective=objectives[0], bound=bound, gap=solution.gap, evaluated=solution.evaluated, space=outcome.space,
         calibration=CalibrationUsed(name=case.calibration.name, version=case.calibration.version, requested=case.scenario.calibration),
         catalogue_version=catalogue_version(), engine=f"{case.engine.name} {case.engine.version}",
-        warnings=(*case.warnings, *outcome.warnings), configurations=outcome.configurations,
+        warnings=(*case.warnings, *outcome.warnings, *_extrapolated(case, outcome)), configurations=outcome.configurations,
         pareto_front=pareto_front(outcome.configurations),
         explanation=explain(
             raw, case, outcome.configurations, outcome.infeasibility, rejected=outcome.rejected, wanted=options.explain,
@@ -100,6 +101,14 @@ def _answer(raw: Mapping[str, Any], case: Case, outcome: Outcome, options: Optio
         launch=launch_commands(case, Configuration.model_validate(winner.settings)) if winner and options.launch else {},
         elapsed_s=round(time.perf_counter() - started, 4),
     )  # fmt: skip
+
+
+def _extrapolated(case: Case, outcome: Outcome) -> list[str]:
+    """How far the first configuration goes beyond what its calibration was measured on."""
+    first = next(iter(outcome.configurations), None)
+    if first is None:
+        return []
+    return extrapolation(case.calibration, asked_of_burst(case, Configuration.model_validate(first.settings)))
 
 
 def _rank_candidates(case: Case) -> Outcome:

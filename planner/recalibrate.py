@@ -25,6 +25,7 @@ from models.describe.calibration import Calibration, Physical, Source
 from models.errors import CalibrationError, InputError
 from models.facts.kv import kv_bytes_per_token
 from models.kernels.step import StepModel
+from planner.coverage import covered_by
 from planner.observations import collective, fitted_names, material, template_of
 from planner.ports import CalibrationStore, RunStore, StoredCalibration, StoredRun
 from planner.relatives import Relative, borrowed, relatives_of
@@ -88,6 +89,8 @@ def fit_group(group: Group, name: str, *, relatives: Sequence[Relative], today: 
     used = tuple(sorted({int(n.split()[1]) for n in evidence.names}))
     calibration = calibrated(posterior, base, _scope(group), name=name, version="0", sources=_sources(group.runs, used, today))
     calibration = _with_spread(calibration, posterior, template, group)
+    covered = covered_by(run.record for run in group.runs if run.id in used)
+    calibration = calibration.model_copy(update={"covered": covered})
     _check_physics(calibration)
     measured, predicted = np.exp(evidence.measured), np.exp(evidence.measured - posterior.residuals)
     points = tuple(

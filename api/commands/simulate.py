@@ -10,6 +10,7 @@ from api.commands.plan import AsJson, Assignments, Calibration, Scenario
 
 Requests = Annotated[int, typer.Option("--requests", metavar="N", help="Requests of a simulation, all classes together.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="S", help="Seed of arrivals, lengths and acceptance.")]
+Trials = Annotated[int, typer.Option("--trials", metavar="N", help="Trials of the plan, where --config is a rank of it.")]
 Config = Annotated[
     str | None,
     typer.Option("--config", metavar="NAME", help="A candidate, a rank of the plan, or engine: the engine block and its defaults."),
@@ -20,6 +21,7 @@ def simulate(
     scenario: Scenario,
     assignments: Assignments = None,
     config: Config = None,
+    trials: Trials = 200,
     requests: Requests = 2000,
     seed: Seed = 0,
     rate: Annotated[str | None, typer.Option(metavar="RATE", help="Arrivals of all open classes together, e.g. '8 /s'.")] = None,
@@ -40,7 +42,8 @@ def simulate(
     raw = scenarios.read(scenario, assignments or (), calibration)
     with storage.stored_calibrations() as stored, output.bar("finding the knee" if knee else "simulating") as step:
         found = simulate_scenario(raw, SimulationOptions(
-            configuration=config, requests=requests, seed=seed, rate=scenarios.rate(rate), policy=policy, expected=expected, knee=knee,
+            configuration=config, trials=trials, requests=requests, seed=seed, rate=scenarios.rate(rate), policy=policy,
+            expected=expected, knee=knee,
             timeline=plot is not None, progress=step, stored=stored,
         ))  # fmt: skip
     if as_json:
@@ -61,6 +64,9 @@ def budget(
     gap: Annotated[str, typer.Option(metavar="TIME", help="Largest gap between two tokens of a running request, e.g. '50 ms'.")],
     assignments: Assignments = None,
     config: Config = None,
+    trials: Trials = 200,
+    requests: Requests = 2000,
+    seed: Seed = 0,
     running: Annotated[int, typer.Option(metavar="N", help="Requests that decode in the same step.")] = 1,
     context: Annotated[int | None, typer.Option(metavar="TOKENS", help="Their context; default: prompt and half of the output.")] = None,
     as_json: AsJson = False,
@@ -70,10 +76,12 @@ def budget(
     from api import output, scenarios, storage
     from models.units import parse_seconds
     from planner.simulation.budget import step_budget
+    from planner.simulation.options import SimulationOptions
 
     raw = scenarios.read(scenario, assignments or (), calibration)
-    with storage.stored_calibrations() as stored:
-        answer = step_budget(raw, gap_s=parse_seconds(gap, "--gap"), configuration=config, running=running, context=context, stored=stored)
+    with storage.stored_calibrations() as stored, output.bar("planning") as step:
+        options = SimulationOptions(configuration=config, trials=trials, requests=requests, seed=seed, stored=stored, progress=step)
+        answer = step_budget(raw, options, gap_s=parse_seconds(gap, "--gap"), running=running, context=context)
     if as_json:
         output.write_json(answer)
         return

@@ -26,8 +26,8 @@ def simulation_view(raw: Mapping[str, Any], answer: SimulationAnswer) -> list[An
     return [
         *_head(raw, answer), *_percentiles(answer), *parts.section("Outcome", parts.listing(_outcome(answer))),
         *parts.section("Pool and cache", parts.listing(_pool(answer))), *_over_time(answer), *_knee(answer.knee),
-        *parts.section("Settings", parts.listing(parts.settings_rows({answer.configuration: answer.settings}))), *_mind(answer), Text(),
-        Text(_provenance(answer), style=parts.FAINT),
+        *parts.section("Settings", parts.listing(parts.settings_rows({answer.configuration: answer.settings}))), *_mind(answer.warnings),
+        Text(), Text(_provenance(answer), style=parts.FAINT),
     ]  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def _outcome(answer: SimulationAnswer) -> list[tuple[str | Text, str | Text]]:
         ("on time", f"{o.good:,} of {o.requests:,} requests ({parts.percent(share)}), {answer.good_requests:,.1f} of them correct"),
         ("throughput", f"{parts.figure(o.requests_per_s)} requests/s, {parts.figure(o.output_tokens_per_s)} output tokens/s"),
         ("goodput", f"{parts.figure(o.goodput_per_s)} requests/s"),
-        ("for each good one", f"{parts.figure(answer.gpu_s_per_good)} GPU-s, at most {parts.figure(answer.joules_per_good)} J"),
+        ("for each good one", _cost(answer)),
         (
             "engine",
             f"busy {answer.busy_s / max(answer.makespan_s, 1e-12):.0%} of {format_seconds(answer.makespan_s)}, {answer.iterations:,} steps",
@@ -83,6 +83,13 @@ def _outcome(answer: SimulationAnswer) -> list[tuple[str | Text, str | Text]]:
     if answer.overload:
         rows.append(("queue grows by", f"{parts.figure(answer.queue_growth_per_s)} requests/s"))
     return rows
+
+
+def _cost(answer: SimulationAnswer) -> str:
+    if answer.gpu_s_per_good is None:
+        return "nothing was good"
+    joules = f", at most {parts.figure(answer.joules_per_good)} J" if answer.joules_per_good is not None else ""
+    return f"{parts.figure(answer.gpu_s_per_good)} GPU-s{joules}"
 
 
 def _pool(answer: SimulationAnswer) -> list[tuple[str | Text, str | Text]]:
@@ -142,14 +149,15 @@ def _curve(curve: Sequence[Curve], top: float) -> Table:
     return table
 
 
-def _mind(answer: SimulationAnswer) -> list[Any]:
-    return parts.section("Mind", parts.listing((Text("!", "yellow"), note) for note in answer.warnings)) if answer.warnings else []
+def _mind(warnings: Sequence[str]) -> list[Any]:
+    return parts.section("Mind", parts.listing((Text("!", "yellow"), note) for note in warnings)) if warnings else []
 
 
 def _provenance(answer: SimulationAnswer) -> str:
     used = answer.calibration
+    drafts = f"{answer.acceptance} acceptance · " if answer.settings["draft_tokens"] else ""
     return (
-        f"calibration {used.name} version {used.version} · {answer.acceptance} acceptance · "
+        f"calibration {used.name} version {used.version} · {drafts}"
         f"{answer.iterations:,} steps simulated in {format_seconds(answer.elapsed_s)}"
     )
 
@@ -176,4 +184,13 @@ def budget_view(answer: StepBudget) -> list[Any]:
         else "no chunk of the longest context fits: allow a longer gap or fewer running requests"
     )
     note = Text(f"calibration {answer.calibration.name} version {answer.calibration.version}", style=parts.FAINT)
-    return [head, *parts.section("Time", parts.listing(rows)), *parts.section("New tokens", table), Text(), Text(last), Text(), note]
+    return [
+        head,
+        *parts.section("Time", parts.listing(rows)),
+        *parts.section("New tokens", table),
+        Text(),
+        Text(last),
+        *_mind(answer.warnings),
+        Text(),
+        note,
+    ]

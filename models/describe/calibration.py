@@ -104,6 +104,34 @@ class Uncertainty(Description):
     source: str
 
 
+class Span(Description):
+    """From the least to the greatest value."""
+
+    least: NonNegative
+    most: NonNegative
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        if self.least > self.most:
+            raise ValueError(f"least {self.least} exceeds most {self.most}")
+        return self
+
+    def distance(self, other: Span) -> tuple[float, str]:
+        """By which factor ``other`` leaves this span, and on which side; at most 1: it does not."""
+        above = other.most / self.most if self.most > 0 else 1.0
+        below = self.least / other.least if other.least > 0 else 1.0
+        return (above, "above") if above >= below else (below, "below")
+
+
+class Covered(Description):
+    """What the measurements behind a calibration cover; None where they say nothing. Tokens and sequences."""
+
+    batch: Span | None = None  # sequences that decode in one step
+    context: Span | None = None  # tokens before a row that decodes
+    prompt: Span | None = None  # tokens of a request's prompt
+    step_tokens: Span | None = None  # new tokens of a step that prefills
+
+
 class Source(Description):
     """Where numbers come from and when they were read."""
 
@@ -135,5 +163,6 @@ class Calibration(Description):
     delivery_s: NonNegative = 0.0  # client's interval minus the engine's round, measured at batch 1
     answers_latest: bool = False  # whether ``calibration: latest`` may choose it
     uncertainty: Uncertainty
+    covered: Covered | None = None
     notes: tuple[str, ...] = ()
     sources: Annotated[tuple[Source, ...], Field(min_length=1)]

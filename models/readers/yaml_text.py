@@ -19,6 +19,9 @@ class _Loader(_LOADER):  # type: ignore[misc]
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
         seen: set[Any] = set()
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:bool":  # YAML 1.1 reads the words on and off as yes and no
+                key.tag = "tag:yaml.org,2002:str"
         for key in (self.construct_object(key, deep=True) for key, _ in node.value):
             if not isinstance(key, Hashable):
                 raise yaml.YAMLError(f"a list or mapping cannot be a key (line {node.start_mark.line + 1})")

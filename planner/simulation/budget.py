@@ -15,14 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from models.describe.calibration import Covered, Span
 from models.errors import InputError
 from models.kernels.step import StepModel, causal_pairs, step_seconds
 from models.lower_simulation import lower_simulation
 from models.simulate import graph_padding
 from models.simulation_types import EngineParameters, SimulationInputs
 from planner.answer import CalibrationUsed, Part
+from planner.coverage import extrapolation
 from planner.options import Options
-from planner.resolve import CalibrationLookup
 from planner.scenario_file import parse_scenario
 from planner.simulation.options import SimulationOptions
 from planner.simulation.run import choose
@@ -55,15 +56,15 @@ class StepBudget(Part):
     decode_s: float
     left_s: float
     chunks: tuple[Chunk, ...]
+    warnings: tuple[str, ...]
     largest_budget: int  # max_num_batched_tokens that keeps every chunk of the longest prompt within the gap; 0: none does
 
 
 def step_budget(
-    raw: Mapping[str, Any], *, gap_s: float, configuration: str | None = None, running: int = 1, context: int | None = None,
-    stored: CalibrationLookup | None = None,
+    raw: Mapping[str, Any], options: SimulationOptions, *, gap_s: float, running: int = 1, context: int | None = None
 ) -> StepBudget:  # fmt: skip
     """Raises ``InputError`` for a gap or counts that mean nothing."""
-    traffic, label, inputs = _lowered(raw, configuration, stored)
+    traffic, label, inputs = _lowered(raw, options)
     request, rows = traffic.case.request, inputs.engine.draft_tokens + 1
     length = context if context is not None else request.prompt_tokens + request.output_tokens // 2
     if gap_s <= 0:
@@ -84,16 +85,23 @@ def step_budget(
             name=traffic.case.calibration.name, version=traffic.case.calibration.version, requested=traffic.case.scenario.calibration
         ),
         gap_s=gap_s, delivery_s=inputs.engine.delivery_s, running=running, context_tokens=length, decode_s=alone, left_s=left - alone,
-        chunks=chunks, largest_budget=running * rows + least if least else 0,
+        chunks=chunks, warnings=(*traffic.case.warnings, *_beyond(traffic, running, length, least)),
+        largest_budget=running * rows + least if least else 0,
     )  # fmt: skip
 
 
-def _lowered(
-    raw: Mapping[str, Any], configuration: str | None, stored: CalibrationLookup | None
-) -> tuple[Traffic, str, SimulationInputs]:  # fmt: skip
+def _beyond(traffic: Traffic, running: int, context: int, new: int) -> list[str]:
+    """How far such a step goes beyond what the calibration was measured on."""
+    asked = Covered(
+        batch=Span(least=running, most=running), context=Span(least=context, most=context), step_tokens=Span(least=new, most=new)
+    )
+    return extrapolation(traffic.case.calibration, asked)
+
+
+def _lowered(raw: Mapping[str, Any], options: SimulationOptions) -> tuple[Traffic, str, SimulationInputs]:
     scenario = parse_scenario(raw)
-    traffic = load(scenario, Options(requests=100, stored=stored))
-    label, chosen = choose(raw, scenario, traffic.case, SimulationOptions(configuration=configuration, stored=stored))
+    traffic = load(scenario, Options(requests=options.requests, seed=options.seed, stored=options.stored))
+    label, chosen = choose(raw, scenario, traffic.case, options)
     return traffic, label, lower_simulation(traffic.case, chosen, random=False)
 
 

@@ -13,6 +13,7 @@ class SimulationOptions:
     """Which configuration runs, and how."""
 
     configuration: str | None = None  # a candidate, ``engine``, or a rank of the plan; None: first candidate or the plan's winner
+    trials: int = 200  # of the plan, where its rank is asked for
     requests: int = 2000
     seed: int = 0
     rate: float | None = None  # 1/s of all open classes together

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.case import Case
-from models.describe.calibration import EfficiencyTable
 from models.describe.configuration import Configuration
 from models.describe.scenario import Scenario
 from models.describe.scheduler import Scheduling
@@ -19,6 +18,7 @@ from models.lower_simulation import POLICIES
 from models.serving import serve
 from models.simulation_types import Status
 from planner.answer import CalibrationUsed
+from planner.coverage import asked_of_run, extrapolation
 from planner.options import Options
 from planner.scenario_file import parse_scenario
 from planner.scheduler_notes import burst_note, outcome_notes
@@ -33,6 +33,8 @@ from solvers.space import configuration_from
 
 ENGINE_BLOCK = "engine"
 """Configuration name for the engine block's fixed values and the engine's own defaults."""
+PLANNING = 0.5
+"""Share of the progress that planning takes, where a rank of the plan is asked for."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,11 @@ def choose(raw: Mapping[str, Any], scenario: Scenario, case: Case, options: Simu
 def _ranked(raw: Mapping[str, Any], rank: int, options: SimulationOptions) -> tuple[str, Configuration]:
     from planner.plan import plan  # noqa: PLC0415
 
-    answer = plan(raw, Options(seed=options.seed, requests=options.requests, stored=options.stored, explain=False, prove=False))
+    asked = Options(
+        seed=options.seed, trials=options.trials, requests=options.requests, stored=options.stored, explain=False, prove=False,
+        progress=lambda done, of, _best: options.progress(PLANNING * done / of),
+    )  # fmt: skip
+    answer = plan(raw, asked)
     if not 1 <= rank <= len(answer.configurations):
         raise InputError(
             f"the plan has {len(answer.configurations)} configurations", path="--config", value=rank, way_out="name a rank from 1"
@@ -134,30 +140,15 @@ def _answer(
 
 def warnings_of(traffic: Traffic, trial: Trial) -> tuple[str, ...]:
     """Everything that a reader must know before trusting the figures."""
-    found = [*resolved_warnings(traffic), *extrapolation(traffic), *trial.result.warnings, *outcome_notes(trial.result)]
-    found += burst_note(traffic.case, trial.inputs.engine.policy)
+    found = [*resolved_warnings(traffic), *extrapolation(traffic.case.calibration, asked_of_run(trial.result)), *trial.result.warnings]
+    found += [*outcome_notes(trial.result), *burst_note(traffic.case, trial.inputs.engine.policy)]
     refused = int(trial.result.status(Status.TOO_LARGE).sum())
     if refused:
-        found.append(f"{refused} requests can never fit into the context limit or the KV pool; they were refused on arrival")
+        many = "1 request can" if refused == 1 else f"{refused:,} requests can"
+        found.append(f"{many} never fit into the context limit or the KV pool: refused on arrival")
     if trial.summary.overload:
         found.append(
             f"overload: the queue grows by {trial.summary.queue_growth_per_s:.3g} requests a second; "
             "waiting times are those of this many requests, not a steady state"
         )
     return tuple(dict.fromkeys(found))
-
-
-def extrapolation(traffic: Traffic) -> list[str]:
-    """How far the prompts lie outside what the calibration's table of efficiencies was measured on."""
-    form = traffic.case.calibration.prefill
-    if not isinstance(form, EfficiencyTable) or not len(traffic.requests):
-        return []
-    low, high = min(p.prompt for p in form.points), max(p.prompt for p in form.points)
-    shortest, longest = int(traffic.requests.prompt.min()), int(traffic.requests.prompt.max())
-    beyond = {"above": longest / high, "below": low / shortest}
-    return [
-        f"calibration {traffic.case.calibration.name} was measured on prompts of {low} to {high} tokens; this traffic goes "
-        f"{factor:.3g} times {side} that ({longest if side == 'above' else shortest} tokens): its nearest efficiency is used"
-        for side, factor in beyond.items()
-        if factor > 1
-    ]

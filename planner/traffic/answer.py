@@ -26,6 +26,7 @@ from planner.answer import (
     Trials,
     Violation,
 )
+from planner.coverage import asked_of_run, extrapolation
 from planner.launchability import launchable
 from planner.options import Options
 from planner.predict import assumptions, outward
@@ -166,6 +167,8 @@ class Findings:
 def notes_of(traffic: Traffic, contenders: Sequence[Contender], findings: Findings) -> tuple[str, ...]:
     """What a reader must know before trusting the order: how much was simulated, ties, overload."""
     notes = [f"simulated with {len(traffic.requests):,} requests; the search proves nothing beyond what it tried"]
+    if contenders:
+        notes += extrapolation(traffic.case.calibration, asked_of_run(contenders[0].trial.result))
     if findings.undecided:
         error = max(error_of(traffic.case, one.trial) for one in contenders if one.label in findings.undecided)
         shown = ", ".join(findings.undecided[:4]) + (", …" if len(findings.undecided) > 4 else "")

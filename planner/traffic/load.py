@@ -51,4 +51,4 @@ def load(scenario: Scenario, options: Options) -> Traffic:
     requests = requests_of(scenario, options.requests, options.seed)
     known = typical_lengths(scenario, requests)
     cases = {name: resolve(known.model_copy(update={"workload": {name: one}}), options.stored) for name, one in known.workload.items()}
-    return Traffic(cases, requests, deadlines_of(known), notes=trace_notes(scenario))
+    return Traffic(cases, requests, deadlines_of(known), notes=trace_notes(scenario, options.requests))

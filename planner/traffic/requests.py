@@ -1,7 +1,8 @@
 """A workload with rates, traces or bursts, drawn as the simulator's request arrays and deadlines. Same seed, same requests.
 
 Open processes of several classes share one window: each draws requests in proportion to its mean rate. A burst brings its
-own count; a closed loop and a class without a rate bring the whole count; a trace brings its rows, the first ``count`` of them.
+own count; a closed loop and a class without a rate bring the whole count; a trace brings its rows, the first ``count`` of them, and
+open processes beside it fill the time that those rows span.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import numpy as np
 from models.describe.scenario import Scenario
 from models.describe.traffic import ArrivalProcess, Lengths, TrafficClass
 from models.describe.workload import Arrivals, RequestClass
-from models.errors import InputError, NotCoveredError
+from models.errors import InputError
 from models.readers.traces import Trace, read_trace
 from models.simulation_types import Deadlines, PrefixTree, RequestArrays
-from models.traffic import from_trace, generate
+from models.traffic import from_trace, generate, merged
 
 MOST_REQUESTS = 2_000_000
 LONGEST_S = 1e9
@@ -30,11 +31,14 @@ def requests_of(scenario: Scenario, count: int, seed: int) -> RequestArrays:
     if not 1 <= count <= MOST_REQUESTS:
         raise InputError(f"must be between 1 and {MOST_REQUESTS}", path="--requests", value=count)
     classes = scenario.workload
-    traced = [name for name, one in classes.items() if one.arrivals.trace is not None]
-    if traced:
-        return _recorded(scenario, traced[0], count, seed)
+    recorded = {name: _recorded(name, one, count, seed) for name, one in classes.items() if one.arrivals.trace is not None}
     total = sum(one.arrivals.per_second or 0.0 for one in classes.values())
-    return _bounded(generate({name: _class(one, count, total) for name, one in classes.items()}, seed=seed))
+    if recorded:
+        span = max(float(rows.arrival[-1]) for rows in recorded.values())
+        count = max(1, round(total * span)) if total else count
+    drawn = {name: _class(one, count, total) for name, one in classes.items() if name not in recorded}
+    parts = [*([generate(drawn, seed=seed)] if drawn else []), *recorded.values()]
+    return _bounded(merged(parts, tuple(classes)))
 
 
 def _bounded(requests: RequestArrays) -> RequestArrays:
@@ -50,17 +54,11 @@ def _bounded(requests: RequestArrays) -> RequestArrays:
     return requests
 
 
-def _recorded(scenario: Scenario, name: str, count: int, seed: int) -> RequestArrays:
-    if len(scenario.workload) > 1:
-        raise NotCoveredError(
-            "a trace is the whole traffic; other classes cannot run beside it", path=f"workload.{name}.arrivals.trace",
-            way_out="keep this class alone",
-        )  # fmt: skip
-    one = scenario.workload[name]
+def _recorded(name: str, one: RequestClass, count: int, seed: int) -> RequestArrays:
     trace = one.arrivals.trace
     assert trace is not None
     rows = _first(_read(trace.file), count)
-    return _bounded(from_trace(rows, name=name, speed=trace.speed, patience=one.cancel_after, samples=one.samples, seed=seed))
+    return from_trace(rows, name=name, speed=trace.speed, patience=one.cancel_after, samples=one.samples, seed=seed)
 
 
 def _read(name: str) -> Trace:
@@ -75,14 +73,16 @@ def _read_once(path: Path, _state: tuple[int, int] | None) -> Trace:
     return read_trace(path)
 
 
-def trace_notes(scenario: Scenario) -> tuple[str, ...]:
-    """What the reader of a trace left out or wants known."""
+def trace_notes(scenario: Scenario, count: int) -> tuple[str, ...]:
+    """How much of a trace is played, and what its reader left out or wants known."""
     found: list[str] = []
     for one in scenario.workload.values():
         if one.arrivals.trace is not None:
             trace = _read(one.arrivals.trace.file)
-            left = [f"{trace.left_out:,} rows of {one.arrivals.trace.file} without an answer are left out"] if trace.left_out else []
-            found += [*left, *trace.warnings]
+            name = Path(one.arrivals.trace.file).name
+            if len(trace) > count:
+                found.append(f"the first {count:,} of the {len(trace):,} requests of {name} are played; --requests plays more")
+            found += [f"{name}: {warning}" for warning in trace.warnings]
     return tuple(found)
 
 
@@ -136,23 +136,25 @@ def _faster(arrivals: Arrivals, factor: float) -> Arrivals:
 
 
 def offered_rate(scenario: Scenario, requests: RequestArrays) -> float | None:
-    """Mean arrivals a second of the open classes; of a trace, of its rows; None for bursts and closed loops."""
+    """Mean arrivals a second of the open classes; with a trace, of everything that arrives by the clock; None for bursts, closed loops."""
     if any(one.arrivals.trace is not None for one in scenario.workload.values()):
-        span = float(requests.arrival[-1] - requests.arrival[0]) if len(requests) > 1 else 0.0
-        return (len(requests) - 1) / span if span > 0 else None
+        clocked = requests.arrival if requests.follows is None else requests.arrival[requests.follows < 0]
+        span = float(clocked[-1] - clocked[0]) if len(clocked) > 1 else 0.0
+        return (len(clocked) - 1) / span if span > 0 else None
     return sum(one.arrivals.per_second or 0.0 for one in scenario.workload.values()) or None
 
 
 def typical_lengths(scenario: Scenario, requests: RequestArrays) -> Scenario:
     """A traced class with the mean lengths of its rows: they shape what is computed once for all requests."""
 
-    def known(one: RequestClass) -> RequestClass:
-        if one.arrivals.trace is None or not len(requests):
+    def known(name: str, one: RequestClass) -> RequestClass:
+        mine = slice(None) if requests.klass is None else requests.klass == requests.class_names.index(name)
+        if one.arrivals.trace is None or not len(requests.prompt[mine]):
             return one
-        mean = {"prompt_tokens": requests.prompt, "output_tokens": requests.output}
+        mean = {"prompt_tokens": requests.prompt[mine], "output_tokens": requests.output[mine]}
         return one.model_copy(update={name: max(1, round(float(np.mean(values)))) for name, values in mean.items()})
 
-    return scenario.model_copy(update={"workload": {name: known(one) for name, one in scenario.workload.items()}})
+    return scenario.model_copy(update={"workload": {name: known(name, one) for name, one in scenario.workload.items()}})
 
 
 def deadlines_of(scenario: Scenario) -> Deadlines:

@@ -39,3 +39,9 @@ def test_many_keys_take_time_in_proportion():
     started = time.process_time()
     assert len(parse_raw("\n".join(f"k{i}: 1" for i in range(90_000)))) == 90_000
     assert time.process_time() - started < 30
+
+
+def test_on_and_off_are_words_as_keys():
+    """YAML 1.1 would read them as true and false."""
+    found = parse_raw("arrivals: {on_off: {rate: 2 /s, on: 5 s, off: 1 s}}")
+    assert found["arrivals"]["on_off"] == {"rate": "2 /s", "on": "5 s", "off": "1 s"}

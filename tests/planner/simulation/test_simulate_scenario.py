@@ -35,6 +35,9 @@ def test_closed_form_and_simulator_agree_on_the_closing_example(label):
     assert answer.overall.finished == 16
 
 
+ENGINE = SimulationOptions(configuration="engine", requests=100)
+
+
 def test_random_acceptance_makes_the_slowest_of_the_batch_decide():
     """The golden file: about 97 rounds, D about 4.9 s, still feasible."""
     runs = [simulate_scenario(CHAPTER, SimulationOptions(configuration="D", policy="fixed", seed=seed)).answer for seed in range(12)]
@@ -122,7 +125,7 @@ def test_rows_that_a_trace_leaves_out_are_told(tmp_path):
     rows = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n1,m,100,20,120,c\n2,m,100,0,100,c\n3,m,50,5,55,c\n"
     answer = simulate_scenario(write(tmp_path, rows), SimulationOptions(configuration="engine")).answer
     assert answer.overall.requests == 2
-    assert any(note.startswith("1 rows of") for note in answer.warnings)
+    assert any("1 failed requests (0 response tokens) left out" in note for note in answer.warnings)
 
 
 @pytest.mark.parametrize(
@@ -225,14 +228,14 @@ def test_the_timeline_covers_exactly_the_work():
 
 def test_the_budget_is_the_largest_chunk_within_the_gap():
     """Section 8.2.4: one token more breaks the gap; longer contexts get smaller chunks; more decoders leave less."""
-    answer = step_budget(RATE, gap_s=0.05, configuration="engine", running=16)
+    answer = step_budget(RATE, ENGINE, gap_s=0.05, running=16)
     inputs = simulate_scenario(RATE, SimulationOptions(configuration="engine", requests=1)).trial.inputs
     for one in answer.chunks:
         assert mixed_step_s(inputs, 16, answer.context_tokens, one.new_tokens, one.cached_tokens) <= 0.05
         assert mixed_step_s(inputs, 16, answer.context_tokens, one.new_tokens + 1, one.cached_tokens) > 0.05
     assert np.all(np.diff([one.new_tokens for one in answer.chunks]) < 0)
-    busier = step_budget(RATE, gap_s=0.05, configuration="engine", running=200)
+    busier = step_budget(RATE, ENGINE, gap_s=0.05, running=200)
     assert busier.largest_budget - 200 < answer.largest_budget - 16
-    assert step_budget(RATE, gap_s=1e-4, configuration="engine", running=16).largest_budget == 0
+    assert step_budget(RATE, ENGINE, gap_s=1e-4, running=16).largest_budget == 0
     with pytest.raises(InputError, match="--gap"):
-        step_budget(RATE, gap_s=-1.0, configuration="engine")
+        step_budget(RATE, ENGINE, gap_s=-1.0)
