@@ -140,7 +140,7 @@ def _arrivals(record: RunRecord, count: int) -> ArrivalProcess:
     if load.arrival is Arrival.OPEN:
         rate = f"{load.rate!r} /s"
         regular = {"poisson": rate} if load.burstiness in (None, 1.0) else {"gamma": rate, "burstiness": load.burstiness}
-        return ArrivalProcess.model_validate(regular)
+        return ArrivalProcess.parse(regular, "workload")
     if load.arrival is Arrival.CLOSED and load.concurrency is not None and load.concurrency < count:
         return ArrivalProcess(closed_loop=ClosedLoop(concurrency=load.concurrency))
     return ArrivalProcess(burst=True)
@@ -158,7 +158,7 @@ def _lengths(mean: float, stated: Statistics, *, least: int) -> Lengths:
         low = max(stated.get("min", 1.0), mean - deviation * 3**0.5)
         values = low + (2 * mean - 2 * low) * at  # even between low and its mirror image
     drawn = np.maximum(np.rint(values * mean / values.mean()), max(least, 1))
-    return Lengths(empirical=tuple(int(v) for v in drawn))
+    return Lengths.parse({"empirical": tuple(int(v) for v in drawn)}, "workload")
 
 
 def _engine(record: RunRecord, served: Served, stored: str, kv_per_token: float, rounds: Rounds) -> EngineParameters:

@@ -79,6 +79,8 @@ def one_view(document: dict[str, Any]) -> list[Any]:
         shown += parts.section("Prior from", parts.listing(("", one) for one in document["borrowed_from"]))
     if document.get("unused"):
         shown += parts.section("Not used", parts.listing(_unused(document["unused"])))
+    if described.get("notes"):
+        shown += parts.section("Mind", parts.listing((Text("!", "yellow"), note) for note in described["notes"]))
     notes = [f"{s['what']}: {s['reference']}, {s['date']}" for s in described["sources"][:12]]
     return [*shown, *parts.section("Sources", parts.listing(("", n) for n in notes)), Text()]
 
