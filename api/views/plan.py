@@ -13,7 +13,7 @@ from rich.text import Text
 
 from api.views import parts, traffic_plan
 from models.units import format_bytes, format_seconds
-from planner.answer import Answer, Launch, Memory, Ranked, Violation
+from planner.answer import Answer, Launch, Memory, Ranked
 
 _PER_GOOD = {"joules_per_good_request": "J/good", "cost": "cost/good"}
 
@@ -134,7 +134,7 @@ def _per_good(answer: Answer, one: Ranked) -> str:
 def _standing(answer: Answer, one: Ranked, won: str | None) -> Text:
     if one.id == won:
         return Text("✓ first", style="bold green")
-    marks = [("✗ " + _brief(one.violations), parts.BAD)] if one.violations else [("✓", parts.GOOD)]
+    marks = [("✗ " + _brief(one), parts.BAD)] if one.violations else [("✓", parts.GOOD)]
     if one.violations and one.simulated is not None and one.simulated.overload:
         marks.append((" overload", parts.BAD))
     if one.launchable[answer.engine.split()[0]] is not True:
@@ -142,9 +142,12 @@ def _standing(answer: Answer, one: Ranked, won: str | None) -> Text:
     return Text.assemble(*marks)
 
 
-def _brief(violations: tuple[Violation, ...]) -> str:
+def _brief(one: Ranked) -> str:
+    """Broken limits in a word each; a deadline without its class where there is only one."""
     short = {"device_memory": "memory", "kv_budget": "pool"}
-    return " ".join(dict.fromkeys(short.get(v.constraint, v.constraint) for v in violations))
+    if one.simulated is not None and len(one.simulated.classes) == 1:
+        short |= {v.constraint: v.constraint.rsplit(".", maxsplit=1)[-1] for v in one.violations}
+    return " ".join(dict.fromkeys(short.get(v.constraint, v.constraint) for v in one.violations))
 
 
 def _why(answer: Answer) -> list[Any]:

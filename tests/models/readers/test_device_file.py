@@ -6,7 +6,8 @@ from models.catalog.devices import load_device
 from models.errors import FileFormatError, InputError, UnitError, UnknownNameError
 
 CPU = {
-    "name": "one core", "memory": "8 GiB", "bandwidth": "36 GB/s", "peaks": "{bf16: 66 GFLOP/s}", "source": "measured", "date": "2026-11-29",
+    "name": "one core", "memory": "8 GiB", "bandwidth": "36 GB/s", "peaks": "{bf16: 66 GFLOP/s}", "source": "measured",
+    "date": "2026-11-29",
 }  # fmt: skip
 
 
