@@ -90,3 +90,19 @@ def test_those_not_yet_begun_are_waiting():
     counts = np.zeros(2, np.int64)
     statistics.count_waiting(records, np.array([5.0, 10.0]), counts)
     assert counts.tolist() == [2, 3]
+
+
+def test_a_full_log_folds_into_bins_of_the_stated_width():
+    """The same run with room for 200 entries and with room for all: percentiles agree within the resolution, the rest exactly."""
+    rng = np.random.default_rng(3)
+    requests = RequestArrays(np.sort(rng.random(300) * 60), rng.integers(1, 300, 300), rng.integers(1, 50, 300))
+    model = StepModel(LINEAR, 1e30, 1e30, 0, 0, 0, 0, 1, 0, fixed_s=0.01, per_token_s=1e-4, per_byte_s=1e-6)
+    engine = EngineParameters(max_num_seqs=32, token_budget=128, kv_bytes_per_token=1.0)
+    exact = summarise(simulate(requests, engine, model))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("models.simulate.GAP_LOG", 200)
+        binned = summarise(simulate(requests, engine, model))
+    assert (exact.itl_resolution, binned.itl_resolution) == (0.0, 2.0**-14)
+    assert (exact.itl.count, exact.itl.mean, exact.itl.max) == (binned.itl.count, binned.itl.mean, binned.itl.max)
+    for name in ("p50", "p90", "p95", "p99"):
+        assert getattr(binned.itl, name) == pytest.approx(getattr(exact.itl, name), rel=2.0**-14)
