@@ -77,7 +77,7 @@ def _settings(
         "rows": engine.draft_tokens + 1, "random": random,
         "per_round": random or (on_demand and engine.draft_tokens > 0), "constant_context": engine.constant_context,
         "tokens_per_round": expected_tokens(engine), "kv_bytes": engine.kv_bytes_per_token, "state_bytes": engine.state_bytes_per_sequence,
-        "shared_read_once": engine.shared_read_once, "seed": seed, "every_iteration": timeline,
+        "shared_read_once": engine.shared_read_once, "asynchronous": engine.asynchronous, "seed": seed, "every_iteration": timeline,
         "check_after": stop.after if stop else 0, "check_good": stop.at_least_good if stop else 0,
         "cancel_count": 0 if requests.cancel is None else int(np.isfinite(requests.cancel).sum()),
     }  # fmt: skip
@@ -160,16 +160,12 @@ def simulate(
     prefill: StepModel,
     decode: StepModel | None = None,
     *,
-    decode_mixed: StepModel | None = None,
     seed: int = 0,
     deadlines: Deadlines | None = None,
     early_stop: EarlyStop | None = None,
     timeline: bool = False,
 ) -> SimulationResult:
-    """Run the traffic through the engine. ``decode`` None (or equal to ``prefill``): one formula over each mixed step.
-
-    ``decode_mixed`` prices the decode part of a step that also prefills, where the attention kernel changes regime there.
-    """
+    """Run the traffic through the engine. ``decode`` None (or equal to ``prefill``): one formula over each mixed step."""
     from models.kernels.scheduler import run_scheduler  # noqa: PLC0415  compiled code loads only where something is simulated
 
     count = len(requests)
@@ -189,8 +185,8 @@ def simulate(
     log = _logs(count, timeline=timeline)
     no_path = np.zeros(count + 1 if engine.cache != Cache.OFF else 1, np.int64)
     world = memory.World(
-        state, settings, _models(prefill, decode, decode_mixed),
-        graph_padding(engine.graph_sizes), np.array(engine.seconds_by_rows, np.float64), _acceptance(engine),
+        state, settings, _models(prefill, decode),
+        graph_padding(engine.graph_sizes), np.array(engine.seconds_by_rows, np.float64), *_attention(engine), _acceptance(engine),
         _limits(requests, engine, deadlines), requests.arrival, requests.prompt, requests.output,
         np.zeros(0, np.int64) if requests.klass is None else requests.klass,
         follows, follower, requests.arrival, cancel, np.argsort(cancel, kind="stable"),
@@ -204,12 +200,21 @@ def simulate(
     return _result(requests, engine, deadlines, state, results, log)
 
 
-def _models(prefill: StepModel, decode: StepModel | None, mixed: StepModel | None) -> Records:
-    alone = prefill if decode is None else decode
-    records = np.full(3, lower_step(prefill))
-    if alone is not prefill or mixed is not None:
-        records[1], records[2] = lower_step(alone), lower_step(alone if mixed is None else mixed)
+def _models(prefill: StepModel, decode: StepModel | None) -> Records:
+    records = np.full(2, lower_step(prefill))
+    if decode is not None and decode is not prefill:
+        records[1] = lower_step(decode)
     return records
+
+
+def _attention(engine: EngineParameters) -> tuple[Floats, Floats]:
+    """The grid of attention times and its knots, one padded row for each axis; both empty where there is none."""
+    if engine.attention is None:
+        return np.zeros((0, 0, 0, 0)), np.zeros((4, 0))
+    knots = np.zeros((4, max(engine.attention.seconds.shape)))
+    for row, axis in zip(knots, engine.attention.axes, strict=True):
+        row[: len(axis)] = axis
+    return np.ascontiguousarray(engine.attention.seconds), knots
 
 
 def _limits(requests: RequestArrays, engine: EngineParameters, deadlines: Deadlines | None) -> Floats:

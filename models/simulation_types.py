@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.describe.scheduler import TurnedAway
-from models.errors import ContradictionError, InputError
+from models.errors import ContradictionError, InputError, NotCoveredError
 from models.kernels.step import StepModel
 
 Floats = npt.NDArray[np.float64]
@@ -148,6 +148,26 @@ class RequestArrays:
 
 
 @dataclass(frozen=True)
+class AttentionGrid:
+    """Measured attention seconds of a step (all layers), linear between the knots of each axis and beyond them.
+
+    ``axes``: tokens of a prefill chunk, tokens cached before it, decoders, context of a decoder; all begin at 0 but the second chunk knot
+    is the shortest chunk measured. ``seconds``: one axis each; chunk 0 holds steps without prefill.
+    """
+
+    axes: tuple[Floats, Floats, Floats, Floats]
+    seconds: Floats
+
+    def __post_init__(self) -> None:
+        if self.seconds.shape != tuple(len(axis) for axis in self.axes) or min(self.seconds.shape) < 2:
+            raise ContradictionError("a grid needs two knots or more on each of four axes", path="attention", value=self.seconds.shape)
+        if any(axis[0] != 0 or (np.diff(axis) <= 0).any() for axis in self.axes):
+            raise InputError("the knots of a grid rise from 0", path="attention.axes")
+        if not (np.isfinite(self.seconds).all() and self.seconds.min() >= 0):
+            raise InputError("attention times must be finite and not negative", path="attention.seconds")
+
+
+@dataclass(frozen=True)
 class EngineParameters:
     """One engine instance, lowered. 0 means no limit for ``chunk_cap``, ``kv_blocks``, ``max_model_len``, ``admission_limit``."""
 
@@ -163,7 +183,7 @@ class EngineParameters:
     admission_limit: int = 0  # requests inside the engine, queue included; more are refused
     deadline_aware: bool = False
     late_wait: bool = False  # whom a deadline turns away waits behind all others instead of being refused
-    async_scheduling: bool = False  # a cancellation takes effect one iteration later
+    async_scheduling: bool = False  # a batch is decided while the one before runs: what comes then, or is cancelled, waits one longer
     kv_bytes_per_token: float = 0.0  # read for each cached token of each sequence
     state_bytes_per_sequence: float = 0.0
     shared_read_once: bool = False  # the attention kernel reads a shared prefix once for all its decoders
@@ -175,6 +195,7 @@ class EngineParameters:
     micro_batch: int = 0  # rows of an execution batch; decoders and prompts then run one after the other (llama.cpp); 0: all together
     tiled_from: int = 0  # new rows of a sequence in an execution batch from which a pair costs 1, below: the step model's short_pair_cost
     seconds_by_rows: tuple[float, ...] = ()  # measured seconds added for a step of n rows (the last entry holds beyond)
+    attention: AttentionGrid | None = None  # measured seconds added for a step's attention
     delivery_s: float = 0.0  # from the engine to the client, on every token
 
     def __post_init__(self) -> None:
@@ -197,6 +218,11 @@ class EngineParameters:
         if self.acceptance is not None and (len(self.acceptance) != self.draft_tokens or not all(0 <= a <= 1 for a in self.acceptance)):
             raise ContradictionError(
                 "acceptance needs one probability for each draft token", path="engine.acceptance", value=self.acceptance
+            )
+        if self.attention is not None and (self.draft_tokens or self.deadline_aware or self.shared_read_once):
+            raise NotCoveredError(
+                "a grid of attention times covers neither verified drafts, deadline-aware admission nor shared reads",
+                path="engine.attention",
             )
         if list(self.graph_sizes) != sorted(set(self.graph_sizes)) or (self.graph_sizes and self.graph_sizes[0] < 1):
             raise InputError("captured graph sizes must rise from 1", path="engine.graph_sizes", value=self.graph_sizes)

@@ -20,8 +20,9 @@ def model_names() -> tuple[str, ...]:
 
 @cache
 def _by_alias() -> dict[str, str]:
-    """Lower-case full name and, where it is unique, the part after the publisher."""
+    """Lower-case full name and, where it is unique, the part after the publisher; Meta's Llama 3.1 also without the "Meta-" it lost."""
     found = {name.lower(): name for name in model_names()}
+    found = {name.replace("/meta-llama-3.1", "/llama-3.1"): published for name, published in found.items()} | found
     short: dict[str, list[str]] = {}
     for name in model_names():
         short.setdefault(name.split("/")[-1].lower(), []).append(name)

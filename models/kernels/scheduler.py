@@ -166,7 +166,10 @@ def draw_round(w: World) -> None:
 
 @part
 def advance(w: World, first: float, slope: float, count: int) -> None:
-    """The clock moves over ``count`` iterations of the batch."""
+    """The clock moves over ``count`` iterations of the batch.
+
+    Asynchronous scheduling decides a batch as soon as the one before begins: what comes later (``seen``) waits for the batch after it.
+    """
     state, settings = w.state[0], w.settings[0]
     seconds = run_seconds(first, slope, count)
     if state.decoding > 0:
@@ -175,7 +178,9 @@ def advance(w: World, first: float, slope: float, count: int) -> None:
             take_blocks(w, rounds_need(w, settings.block_tokens, state.rounds + 1, count - 1))
         state.rounds += count
         state.context += count * state.growth
+    start = state.time
     state.time += seconds
+    state.seen = start + run_seconds(first, slope, count - 1) if settings.asynchronous > 0 else state.time
     state.busy_s += seconds
     state.iterations += count
     if state.decoding > 0:
@@ -253,7 +258,7 @@ def finish_prompts(w: World) -> None:
 def cancel_due(w: World) -> None:
     """Cancelled requests stop here: the iteration in flight has ended, so their blocks are free (section 8.3.2)."""
     state = w.state[0]
-    while next_cancel_time(w) <= state.time:
+    while next_cancel_time(w) <= state.seen:
         request = w.cancel_order[state.next_cancel]
         state.next_cancel += 1
         if w.results[request].status != PENDING or w.results[request].arrival < 0.0:
@@ -342,18 +347,20 @@ def run_scheduler(w: World) -> None:
     state, settings = w.state[0], w.settings[0]
     while state.done < w.arrival.shape[0] and state.stopped == 0:
         skip_followers(w)
-        while next_arrival_time(w) <= state.time:
+        while next_arrival_time(w) <= state.seen:
             receive_next(w)
-        if next_cancel_time(w) <= state.time:
+        if next_cancel_time(w) <= state.seen:
             cancel_due(w)
         build_batch(w)
         if state.sequences == 0.0 and state.decoding == 0:
             if not idle(w):
                 return
+            state.seen = state.time
             continue
         first, slope, count = linear_run(w, longest_run(w))
         if count > 1:
-            count = iterations_until(first, slope, next_event(w) - state.time, count)
+            wait = next_event(w) - state.time  # what came and is not seen yet waits for this iteration alone
+            count = min(count, iterations_until(first, slope, wait, count) + settings.asynchronous) if wait > 0.0 else 1
         if settings.every_iteration > 0:
             record_rows(w, first)
         advance(w, first, slope, count)

@@ -37,11 +37,12 @@ SETTINGS = np.dtype([
     ("micro_batch", "i8"), ("tiled_from", "i8"), ("short_pair_cost", "f8"),  # the cost in chunks; decoders: their own model's
     ("rows", "i8"), ("random", "i8"), ("per_round", "i8"), ("constant_context", "i8"), ("tokens_per_round", "f8"),
     ("kv_bytes", "f8"), ("state_bytes", "f8"), ("shared_read_once", "i8"), ("seed", "u8"), ("every_iteration", "i8"),
+    ("asynchronous", "i8"),
     ("check_after", "i8"), ("check_good", "i8"), ("cancel_count", "i8"),
 ], align=True)  # fmt: skip
 
 STATE = np.dtype([
-    ("time", "f8"), ("round_end", "f8"), ("rounds", "i8"), ("iterations", "i8"), ("busy_s", "f8"),
+    ("time", "f8"), ("seen", "f8"), ("round_end", "f8"), ("rounds", "i8"), ("iterations", "i8"), ("busy_s", "f8"),
     # decoders, all together
     ("decoders", "i8"), ("context", "f8"), ("growth", "f8"), ("saved_context", "f8"), ("heap", "i8"), ("newcomers", "i8"),
     # prefill part of the batch being built, and its change from one iteration of a run to the next
@@ -112,9 +113,11 @@ class World(NamedTuple):
 
     state: Table  # STATE, one record
     settings: Table  # SETTINGS, one record
-    models: Table  # STEP: prefill, decode, decode beside a prefill
+    models: Table  # STEP: prefill, decode
     pad: Table  # rows → rows of the captured graph
     extra: Table  # rows → measured seconds
+    attention: Table  # (chunk, cached, decoders, context) → measured seconds
+    knots: Table  # (4, most): where along each axis
     accept: Table  # cumulative acceptance by draft position
     limits: Table  # (classes, 4) ttft, e2e, itl, tpot
     arrival: Table

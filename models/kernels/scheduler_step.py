@@ -10,6 +10,7 @@ is exact, and the run is cut there.
 from __future__ import annotations
 
 from models.kernels.jit import part
+from models.kernels.scheduler_attention import attention_line
 from models.kernels.scheduler_state import Row, World
 
 LINEAR_FORM = 0.0
@@ -78,7 +79,15 @@ def shape_seconds(w: World, n: float) -> float:
 
 @part
 def batch_line(w: World) -> tuple[float, float, float]:
-    """(seconds, slope, iterations for which the slope holds) of the batch being built, repeated with nothing else changed.
+    """(seconds, slope, iterations for which the slope holds) of the batch being built, repeated with nothing else changed."""
+    value, slope, until = work_line(w)
+    attention, growth, crossing = attention_line(w)
+    return value + attention, slope + growth, min(until, crossing)
+
+
+@part
+def work_line(w: World) -> tuple[float, float, float]:
+    """``batch_line`` without the grid of attention times.
 
     The prompts' rows run as so many execution batches of equal work as their micro-batches are; a model of its own prices the decoders.
     """
@@ -119,8 +128,7 @@ def batch_line(w: World) -> tuple[float, float, float]:
         value, slope = value * parts, slope * parts
     if rows > 0.0:
         n = padded(w, rows)
-        kernel = w.models[2] if state.sequences > 0.0 else w.models[1]
-        decode, decode_step, crossing = step_line(kernel, n, rows, q, k, s, dq, dk)
+        decode, decode_step, crossing = step_line(w.models[1], n, rows, q, k, s, dq, dk)
         value, slope, until = value + decode, slope + decode_step, min(until, crossing)
     return value + shape_seconds(w, rows + state.new_tokens), slope, until
 

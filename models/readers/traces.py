@@ -39,6 +39,15 @@ PLAIN_NAMES = {
     "prompt": ("prompt", "prompt_tokens", "num_prefill_tokens", "input_tokens", "input_length", "prefill"),
     "output": ("output", "output_tokens", "num_decode_tokens", "output_length", "decode"),
 }
+RUN_NAMES = {
+    "prompt": ("input_toks", "input_tokens", "prompt_tokens", "num_prompt_tokens", "prompt_len", "input_len"),
+    "output": ("output_toks", "output_tokens", "completion_tokens", "num_output_tokens", "generated_tokens", "output_len"),
+    "arrival": ("arrival_time", "arrival_ts", "arrival", "submitted_ts", "queued_ts"),
+    "queued": ("queued_ts", "queued_time"),
+    "first": ("first_token_ts", "first_token_time", "first_ts"),
+    "last": ("last_token_ts", "last_token_time", "finished_ts", "finished_time", "last_ts"),
+}
+SECONDS_A_DAY = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -190,29 +199,69 @@ def read_mooncake(path: Path) -> Trace:
 
 
 def read_requests_jsonl(path: Path) -> Trace:
-    """A measured vLLM run, or a workload file with ``arrival_time_ns`` and optional 16-token block ids."""
+    """A measured vLLM run, or a workload file with ``arrival_time_ns`` and optional 16-token block ids.
+
+    Requests that failed (an error, no token, no time of one) are left out and counted; the others may stand in any order.
+    """
     rows = list(_objects(path))
     if not rows:
         raise FileFormatError("the trace holds no request", path=str(path))
-    prompt = [_tokens(row, "input_toks", path, line) for line, row in rows]
-    output = [_tokens(row, "output_toks", path, line) for line, row in rows]
     if "arrival_time_ns" in rows[0][1]:
-        arrival = [_number(row, "arrival_time_ns", path, line) / 1e9 for line, row in rows]
-        ids = [list(row.get("block_ids_16") or [])[: int(row["input_toks"]) // 16] for _, row in rows]
-        return _trace(path, arrival, prompt, output, prefixes=prefix_tree(ids, 16) if any(ids) else None)
-    times = {
-        name: np.array([_number(row, name, path, line) for line, row in rows])
-        for name in ("arrival_time", "first_token_ts", "last_token_ts")
-    }
-    queued = np.array([float(row.get("queued_ts") or math.nan) for _, row in rows])
-    # wall clock and engine clock differ by a constant; the request that waited least for the engine's loop tells it
-    offset = 0.0 if np.isnan(queued).all() else float(np.nanmin(queued - times["arrival_time"]))
-    order = np.argsort(times["arrival_time"], kind="stable")
-    start = float(times["arrival_time"][order[0]])
-    first, last = (times[name][order] - offset - start for name in ("first_token_ts", "last_token_ts"))
-    return _trace(
-        path, times["arrival_time"][order].tolist(), [prompt[i] for i in order], [output[i] for i in order], first=first, last=last
+        return _workload(path, rows)
+    good = [(line, row) for line, row in rows if not _failed(row)]
+    if not good:
+        raise FileFormatError("no request succeeded", path=str(path), value=len(rows), way_out="measure again")
+    names = {meaning: _name(good[0][1], meaning, path) for meaning in RUN_NAMES if meaning != "queued"}
+    prompt, output = ([_tokens(row, names[meaning], path, line) for line, row in good] for meaning in ("prompt", "output"))
+    arrival, first, last = (
+        np.array([_number(row, names[meaning], path, line) for line, row in good]) for meaning in ("arrival", "first", "last")
     )
+    offset = _clock_offset(path, good, arrival, first)
+    order = np.argsort(arrival, kind="stable")
+    start = float(arrival[order[0]])
+    failed = len(rows) - len(good)
+    return _trace(
+        path, arrival[order].tolist(), [prompt[i] for i in order], [output[i] for i in order],
+        first=first[order] - offset - start, last=last[order] - offset - start, left_out=failed,
+        warnings=(f"{failed} failed requests left out; what they took from the others is not known",) if failed else (),
+    )  # fmt: skip
+
+
+def _workload(path: Path, rows: list[tuple[int, Mapping[str, Any]]]) -> Trace:
+    prompt, output = ([_tokens(row, name, path, line) for line, row in rows] for name in ("input_toks", "output_toks"))
+    arrival = [_number(row, "arrival_time_ns", path, line) / 1e9 for line, row in rows]
+    ids = [list(row.get("block_ids_16") or [])[: int(row["input_toks"]) // 16] for _, row in rows]
+    return _trace(path, arrival, prompt, output, prefixes=prefix_tree(ids, 16) if any(ids) else None)
+
+
+def _failed(row: Mapping[str, Any]) -> bool:
+    """Whether the run says that a request brought nothing; a time or length that is merely damaged is an error of the file."""
+    told = [row[name] for meaning in ("output", "first", "last") for name in RUN_NAMES[meaning] if name in row]
+    return bool(row.get("error")) or row.get("success") is False or any(value is None or value == 0 for value in told)
+
+
+def _name(row: Mapping[str, Any], meaning: str, path: Path) -> str:
+    found = next((name for name in RUN_NAMES[meaning] if name in row), None)
+    if found is None:
+        raise FileFormatError(
+            f"no {meaning} in the requests",
+            path=str(path),
+            value=", ".join(row)[:120],
+            way_out=f"name it {' or '.join(RUN_NAMES[meaning])}",
+        )
+    return found
+
+
+def _clock_offset(path: Path, rows: list[tuple[int, Mapping[str, Any]]], arrival: Floats, first: Floats) -> float:
+    """What the engine's clock is ahead of that of the arrivals: the request that waited least for the engine's loop tells it."""
+    queued = [float(row[name]) for _, row in rows for name in RUN_NAMES["queued"] if row.get(name) is not None]
+    offset = float(np.min(np.array(queued) - arrival)) if len(queued) == len(rows) else 0.0
+    if not 0 <= float(np.min(first - offset - arrival)) < SECONDS_A_DAY:
+        raise FileFormatError(
+            "first tokens do not follow the arrivals: two clocks", path=str(path), value=float(np.min(first - arrival)),
+            way_out="add queued_ts, the engine's time of each arrival",
+        )  # fmt: skip
+    return offset
 
 
 def read_plain(path: Path) -> Trace:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+from scipy.interpolate import RegularGridInterpolator
+
 from models.kernels.step import step_seconds
 from models.simulation_types import Cache, Policy, Reserve
 from tests.oracles.pages_oracle import Node, Pages
@@ -26,10 +28,10 @@ def uniform(seed, request, draw):
 
 
 class Oracle(Pages):
-    def __init__(self, requests, engine, prefill, decode=None, seed=0, deadlines=None, mixed=None):
+    def __init__(self, requests, engine, prefill, decode=None, seed=0, deadlines=None):
         self.e, self.prefill_model, self.decode_model, self.seed = engine, prefill, decode or prefill, seed
         self.one_model = not engine.micro_batch and (decode is None or decode == prefill)
-        self.deadlines, self.mixed_model = deadlines, mixed or self.decode_model
+        self.deadlines = deadlines
         tree = requests.prefixes if engine.cache != Cache.OFF else None
         self.nodes = self._nodes(tree)
         self.requests = []
@@ -49,7 +51,7 @@ class Oracle(Pages):
             if follows >= 0:
                 one.pause, one.arrival = one.arrival, math.inf
             self.requests.append(one)
-        self.now, self.last_round = 0.0, 0.0
+        self.now, self.last_round, self.seen = 0.0, 0.0, 0.0
         self.pristine = engine.kv_blocks or 1 << 60
         self.lru = []  # [("node", i) | ("private", request, blocks)], oldest first
         if tree is not None:
@@ -83,7 +85,7 @@ class Oracle(Pages):
 
     def receive(self):
         while True:
-            due = [r for r in self.requests if r.status == "pending" and r.arrival <= self.now]
+            due = [r for r in self.requests if r.status == "pending" and r.arrival <= self.seen]
             if not due:
                 return
             r = min(due, key=lambda x: (x.arrival, x.index))
@@ -102,7 +104,7 @@ class Oracle(Pages):
 
     def cancel_due(self):
         for r in sorted(self.requests, key=lambda x: (x.cancel, x.index)):
-            if r.cancel > self.now or r.status not in ("queued", "running"):
+            if r.cancel > self.seen or r.status not in ("queued", "running"):
                 continue
             if r.status == "running":
                 self.leave(r)
@@ -281,6 +283,22 @@ class Oracle(Pages):
         table = self.e.seconds_by_rows
         return table[min(int(n), len(table) - 1)] if table else 0.0
 
+    def attention(self, decoders):
+        """The grid at the means of the chunks and of the decoders, interpolated by scipy (which extrapolates linearly)."""
+        grid = self.e.attention
+        if grid is None:
+            return 0.0
+        at = RegularGridInterpolator(grid.axes, grid.seconds, bounds_error=False, fill_value=None)
+        n = len(decoders)
+        x = sum(self.context(r) for r in decoders) / n if n else 0.0
+        if not self.batch:
+            return float(at((0.0, 0.0, n, x)))
+        rows, count = sum(c for _, c in self.batch), len(self.batch)
+        chunk = max(rows / count, grid.axes[0][1])
+        cached = sum(c * r.computed + c * (c + 1) / 2 for r, c in self.batch) / rows - (rows / count + 1) / 2
+        more = float(at((chunk, cached, 0.0, 0.0))) - grid.seconds[1, 0, 0, 0]
+        return float(at((chunk, cached, n, x))) + (count - 1) * max(more, 0.0)
+
     def context(self, r):
         return r.prompt if self.e.constant_context else r.target + r.since_join
 
@@ -309,12 +327,13 @@ class Oracle(Pages):
         k_p = sum(e.kv_bytes_per_token * r.computed + e.state_bytes_per_sequence for r, _ in self.batch)
         if self.one_model:
             n = self.pad(n_d + n_p)
-            return step_seconds(self.prefill_model, n, h_d + h_p, q_d + q_p, k_d + k_p, d + len(self.batch)) + self.by_rows(n)
+            t = step_seconds(self.prefill_model, n, h_d + h_p, q_d + q_p, k_d + k_p, d + len(self.batch))
+            return t + self.by_rows(n) + self.attention(decoders)
         parts = max(batches, 1) if e.micro_batch else 1
         work = [x / parts for x in (self.pad(n_p), h_p, q_p, k_p, len(self.batch))]
         t = parts * step_seconds(self.prefill_model, *work) if self.batch else 0.0
-        t += step_seconds(self.mixed_model if self.batch else self.decode_model, self.pad(n_d), h_d, q_d, k_d, d) if d else 0.0
-        return t + self.by_rows(n_d + n_p)
+        t += step_seconds(self.decode_model, self.pad(n_d), h_d, q_d, k_d, d) if d else 0.0
+        return t + self.by_rows(n_d + n_p) + self.attention(decoders)
 
     # --- after the iteration
     def emit(self, r):
@@ -392,9 +411,12 @@ class Oracle(Pages):
                 ]
                 if not self.preempted and not any(r.status == "pending" and r.arrival <= self.now for r in self.requests):
                     self.now = min(coming)
+                self.seen = self.now
                 continue
             seconds = self.price(decoders)
+            start = self.now
             self.now += seconds
+            self.seen = start if self.e.asynchronous else self.now
             self.busy += seconds
             self.after_round(decoders)
             self.after_prompts()

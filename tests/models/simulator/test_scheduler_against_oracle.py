@@ -1,6 +1,7 @@
 """The compiled scheduler, which adds up runs of iterations, against a simulator that loops over every one."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import HealthCheck, given, note, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from models.kernels.statistics import gap_ranks
 from models.kernels.step import LINEAR, PHYSICAL, StepModel
 from models.simulate import simulate
-from models.simulation_types import Cache, Deadlines, EngineParameters, Policy, PrefixTree, RequestArrays, Reserve, Status
+from models.simulation_types import AttentionGrid, Cache, Deadlines, EngineParameters, Policy, PrefixTree, RequestArrays, Reserve, Status
 from tests.oracles.scheduler_oracle import Oracle
 
 NAMES = {
@@ -102,6 +103,7 @@ def cases(draw, **fixed):
         "max_model_len": draw(st.sampled_from([0, 0, 80])),
         "admission_limit": draw(st.sampled_from([0, 0, 3])),
         "deadline_aware": draw(st.sampled_from([False, False, True])),
+        "asynchronous": draw(st.booleans()),
         "kv_bytes_per_token": 1e6,
         "state_bytes_per_sequence": draw(st.sampled_from([0.0, 1e6])),
         "shared_read_once": draw(st.booleans()),
@@ -137,11 +139,11 @@ def close(fast, slow):
     np.testing.assert_allclose(fast, slow, rtol=1e-9, atol=1e-12)
 
 
-def agree(case, prefill, decode, mixed=None):
+def agree(case, prefill, decode):
     requests, engine, deadlines, seed = case
     note(repr(case))
-    slow = Oracle(requests, engine, prefill, decode, seed=seed, deadlines=deadlines, mixed=mixed).run()
-    fast = simulate(requests, engine, prefill, decode, decode_mixed=mixed, seed=seed, deadlines=deadlines)
+    slow = Oracle(requests, engine, prefill, decode, seed=seed, deadlines=deadlines).run()
+    fast = simulate(requests, engine, prefill, decode, seed=seed, deadlines=deadlines)
     records, told = fast.records, slow.requests
     assert [NAMES[r.status] for r in told] == list(records["status"])
     close(records["first"], [r.times[0] if r.times else -1.0 for r in told])
@@ -178,6 +180,22 @@ def test_prefix_caches(case, model):
 
 
 @EXAMPLES
-@given(case=cases(), prefill=step_models(), decode=step_models(), mixed=step_models())
-def test_two_step_models(case, prefill, decode, mixed):
-    agree(case, prefill, decode, mixed)
+@given(case=cases(), prefill=step_models(), decode=step_models())
+def test_two_step_models(case, prefill, decode):
+    agree(case, prefill, decode)
+
+
+@st.composite
+def grids(draw):
+    """Attention times over irregular knots, some of them inside what the cases reach and some beyond."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    axes = tuple(np.concatenate([[0.0], np.cumsum(rng.uniform(1.0, 30.0, rng.integers(1, 4)))]) for _ in range(4))
+    return AttentionGrid(axes, np.cumsum(rng.random([len(axis) for axis in axes]) * 1e-3, axis=3))
+
+
+@EXAMPLES
+@given(case=cases(draft_tokens=0, tokens_per_round=1.0, acceptance=None, deadline_aware=False, shared_read_once=False), grid=grids(),
+       model=step_models())  # fmt: skip
+def test_grid_of_attention_times(case, grid, model):
+    requests, engine, deadlines, seed = case
+    agree((requests, replace(engine, attention=grid), deadlines, seed), model, None)

@@ -103,3 +103,30 @@ def test_segments_hold_as_many_tokens_as_requests_share():
         shared = sum(prefixes.count(tuple(ids[:k])) > 1 for k in range(1, len(ids) + 1))
         walked = tree.paths[tree.path_start[place] : tree.path_start[place + 1]]
         assert tree.tokens[walked].sum() == 16 * shared
+
+
+def run_row(**changes):
+    row = {"prompt_tokens": 10, "completion_tokens": 3, "arrival_ts": 5.0, "first_token_time": 5.5, "finished_ts": 6.0}
+    return json.dumps({name: value for name, value in (row | changes).items() if value != "absent"})
+
+
+def test_measured_run_in_any_order_with_other_names_and_failures(tmp_path):
+    rows = [run_row(arrival_ts=7.0, first_token_time=7.25, finished_ts=8.0), run_row(error="timed out"), run_row(first_token_time=None), run_row()]
+    trace = read_trace(write(tmp_path, "requests.jsonl", "\n".join(rows)))
+    assert (trace.arrival.tolist(), trace.first.tolist(), trace.last.tolist()) == ([0.0, 2.0], [0.5, 2.25], [1.0, 3.0])
+    assert trace.left_out == 2
+    assert "2 failed" in trace.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (run_row(arrival_ts=1.7e9), "two clocks"),
+        (run_row(finished_ts="absent"), "no last in the requests"),
+        (run_row(success=False), "no request succeeded"),
+        (run_row(finished_ts="soon"), "not a number"),
+    ],
+)
+def test_measured_runs_that_cannot_be_read(tmp_path, row, words):
+    with pytest.raises(FileFormatError, match=words):
+        read_trace(write(tmp_path, "requests.jsonl", row))

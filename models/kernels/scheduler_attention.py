@@ -1,0 +1,62 @@
+"""Attention of a step from a grid of measured seconds: linear along each axis between its knots, by the last piece beyond them.
+
+Axes: tokens of a prefill chunk, tokens cached before it, decoders, context of a decoder. A step without prefill is the slab at chunk 0;
+the kernel changes regime as soon as one row prefills, so a shorter chunk than the first one measured costs as that one.
+Notation: S chunks of c tokens after h cached ones (their means), n decoders with context x (mean), T the grid:
+    T(c, h, n, x) + (S - 1) (T(c, h, 0, 0) - T(c_1, 0, 0, 0))       further chunks share the one launch
+"""
+
+from __future__ import annotations
+
+from models.kernels.jit import part, rare
+from models.kernels.scheduler_state import World
+
+FOREVER = 1e18
+CHUNK, CACHED, DECODERS, CONTEXT = 0, 1, 2, 3
+
+
+@part
+def cell(w: World, axis: int, x: float) -> tuple[int, float]:
+    """Knot below ``x`` and the share of the way to the next one (outside 0..1 beyond the knots)."""
+    place = 0
+    while place < w.attention.shape[axis] - 2 and w.knots[axis, place + 1] <= x:
+        place += 1
+    low = w.knots[axis, place]
+    return place, (x - low) / (w.knots[axis, place + 1] - low)
+
+
+@rare
+def grid_line(w: World, chunk: float, cached: float, decoders: float, context: float) -> tuple[float, float, float]:
+    """(seconds, seconds a context token, context tokens for which that holds) of one chunk beside decoders."""
+    i, a = cell(w, CHUNK, max(chunk, w.knots[CHUNK, 1])) if chunk > 0.0 else (0, 0.0)
+    j, b = cell(w, CACHED, cached)
+    k, c = cell(w, DECODERS, decoders)
+    m, d = cell(w, CONTEXT, context)
+    low, high = 0.0, 0.0
+    for corner in range(8):
+        up_i, up_j, up_k = corner & 1, (corner >> 1) & 1, corner >> 2
+        weight = (a if up_i else 1.0 - a) * (b if up_j else 1.0 - b) * (c if up_k else 1.0 - c)
+        low += weight * w.attention[i + up_i, j + up_j, k + up_k, m]
+        high += weight * w.attention[i + up_i, j + up_j, k + up_k, m + 1]
+    width = w.knots[CONTEXT, m + 1] - w.knots[CONTEXT, m]
+    last = m + 2 == w.attention.shape[CONTEXT]
+    return low + d * (high - low), (high - low) / width, FOREVER if last else (1.0 - d) * width
+
+
+@part
+def attention_line(w: World) -> tuple[float, float, float]:
+    """Attention seconds of the batch being built, their growth, and for how many iterations it holds; 0 without a grid."""
+    if w.attention.shape[CHUNK] == 0:
+        return 0.0, 0.0, FOREVER
+    state = w.state[0]
+    decoders = float(state.decoders) if state.decoding > 0 else 0.0
+    context = state.context / decoders if decoders > 0.0 else 0.0
+    if state.sequences > 0.0:
+        chunk = state.new_tokens / state.sequences
+        cached = max(state.pairs / state.new_tokens - 0.5 * (chunk + 1.0), 0.0)
+        value = grid_line(w, chunk, cached, decoders, context)[0]
+        more = grid_line(w, chunk, cached, 0.0, 0.0)[0] - w.attention[1, 0, 0, 0] if state.sequences > 1.0 else 0.0
+        return value + (state.sequences - 1.0) * max(more, 0.0), 0.0, 0.0
+    growth = state.growth / decoders
+    value, slope, until = grid_line(w, 0.0, 0.0, decoders, context)
+    return value, slope * growth, until / growth if growth > 0.0 else FOREVER
