@@ -86,8 +86,9 @@ def main() -> None:
         print(json.dumps(answer, indent=1))
         return
     for part, lines in answer.items():
-        for name, line_ in lines.items():
-            print(f"{part:10} {name:30} n {line_['points']:6}  median {line_['median']:6.1%}  p90 {line_['p90']:6.1%}  bias {line_['bias']:+6.1%}")
+        for name, seen in lines.items():
+            errors = f"median {seen['median']:6.1%}  p90 {seen['p90']:6.1%}  bias {seen['bias']:+6.1%}"
+            print(f"{part:10} {name:30} n {seen['points']:6}  {errors}")
 
 
 if __name__ == "__main__":

@@ -219,11 +219,9 @@ class EngineParameters:
             raise ContradictionError(
                 "acceptance needs one probability for each draft token", path="engine.acceptance", value=self.acceptance
             )
-        if self.attention is not None and (self.draft_tokens or self.deadline_aware or self.shared_read_once):
-            raise NotCoveredError(
-                "a grid of attention times covers neither verified drafts, deadline-aware admission nor shared reads",
-                path="engine.attention",
-            )
+        foreign = ("draft_tokens", "deadline_aware", "shared_read_once", "micro_batch", "tiled_from")
+        if self.attention is not None and any(getattr(self, name) for name in foreign):
+            raise NotCoveredError(f"a grid of attention times covers none of {', '.join(foreign)}", path="engine.attention")
         if list(self.graph_sizes) != sorted(set(self.graph_sizes)) or (self.graph_sizes and self.graph_sizes[0] < 1):
             raise InputError("captured graph sizes must rise from 1", path="engine.graph_sizes", value=self.graph_sizes)
 

@@ -101,7 +101,7 @@ def work_line(w: World) -> tuple[float, float, float]:
         q, dq = verify * context + count * verify * (verify + 1.0) * 0.5, verify * state.growth
         k, dk = settings.kv_bytes * (context - state.saved_context) + settings.state_bytes * count, settings.kv_bytes * state.growth
         if settings.rows < settings.tiled_from:
-            dearer = w.models[0 if settings.one_model > 0 else 2 if state.sequences > 0.0 else 1].short_pair_cost
+            dearer = w.models[0 if settings.one_model > 0 else 1].short_pair_cost
             q, dq = q * dearer, dq * dearer
     pairs, kv = state.pairs, settings.kv_bytes * state.kv_tokens
     if settings.one_model > 0:

@@ -69,6 +69,12 @@ class OperatorProfile:
         return float(share) if isinstance(share, int | float) and 0 <= share <= 1 else 0.0
 
 
+def is_attention_header(line: str) -> bool:
+    """Whether this line names the columns of an attention table."""
+    names = {name.strip().lower() for name in line.split(",")}
+    return all(names.intersection(meaning) for meaning in (_CHUNK, _CACHED, _DECODERS, _CONTEXT))
+
+
 def profile_folders(root: Path) -> tuple[Path, ...]:
     """Folders at or below ``root`` that hold a profile; below a root without any, those around the table that ``root`` names."""
     root = root.parent if root.is_file() else root

@@ -11,7 +11,7 @@ from typing import Any
 
 from models.errors import FileFormatError, GoodputError
 from models.units import format_bytes
-from planner.importers import aiperf, csv_table, request_list
+from planner.importers import aiperf, csv_table, operator_profile, request_list
 from planner.importers.common import Draft, MeasurementError, Origin, content_hash, finish, first_complaint
 from planner.importers.companions import set_aside
 from planner.importers.console import Console
@@ -199,6 +199,9 @@ def _content(path: Path, member: str | None, work: _Import) -> Iterator[Event]:
             yield from _document(stream, path, origin, work)
         elif layout is Layout.LINES:
             yield from _json_lines(stream, path, origin, work)
+        elif layout is Layout.TABLE and operator_profile.matches(head):
+            for draft in operator_profile.drafts(origin.folder, work.known):
+                yield from _draft(draft, path, origin, work, 0)
         elif layout is Layout.TABLE:
             yield from _table(stream, origin, work)
         else:

@@ -62,7 +62,7 @@ def test_requests_that_were_alone_are_replayed_exactly(name, tmp_path, monkeypat
     alone = found["from_profiles_alone"]
     assert alone["requests"] == len(REQUESTS)
     errors = {part: line["error"] for part, line in alone.items() if part != "requests"}
-    assert errors == pytest.approx(dict.fromkeys(errors, 0.0), abs=1e-6)
+    assert errors == pytest.approx(dict.fromkeys(errors, 0.0), abs=1e-4)  # an epoch of 1.7e9 s resolves 2e-7 s
     assert "1 failed" in found["notes"][0]
 
 
@@ -73,7 +73,7 @@ def test_nothing_but_requests(tmp_path, monkeypatch, capsys):
         (served / name).unlink()
     tables = formula.write(tmp_path / "other")
     found = answer(monkeypatch, capsys, served / "requests.jsonl", "--profile", tables / "dense.csv", "--model", run["model"])
-    assert abs(found["from_profiles_alone"]["e2e_median"]["error"]) < 1e-6
+    assert abs(found["from_profiles_alone"]["e2e_median"]["error"]) < 1e-4
     assert [word for word in ("max_num_seqs", "max_num_batched_tokens", "KV pool", "device") if word in " ".join(found["notes"])] == [
         "max_num_seqs", "max_num_batched_tokens", "KV pool", "device"
     ]  # fmt: skip
@@ -85,14 +85,14 @@ def test_nothing_but_requests(tmp_path, monkeypatch, capsys):
         (["nowhere"], "no requests.jsonl"),
         (["run"], "give --profile"),
         (["run", "--profile", "run"], "no attention.csv"),
-        (["run", "--profile", "profiles", "--model", "who/knows"], "not known"),
-        (["run", "--profile", "profiles", "--calibrate-on", "5"], "no request remains"),
-        (["run", "--profile", "profiles", "--kv-tokens", "64"], "do not fit"),
+        (["run", "--profile", "tables", "--model", "who/knows"], "not known"),
+        (["run", "--profile", "tables", "--calibrate-on", "5"], "no request remains"),
+        (["run", "--profile", "tables", "--kv-tokens", "64"], "do not fit"),
     ],
 )
 def test_what_cannot_be_replayed_says_the_way_out(arguments, words, tmp_path, monkeypatch, capsys):
     write_run(tmp_path / "run", RUNS["dense tp1"])
-    formula.write(tmp_path / "profiles")
+    formula.write(tmp_path / "tables")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["replay.py", *arguments])
     with pytest.raises(SystemExit) as stopped:

@@ -311,7 +311,7 @@ class Oracle(Pages):
         e, w, d = self.e, self.e.draft_tokens + 1, len(decoders)
         n_d, h_d = d * w, d * w
         context = sum(self.context(r) for r in decoders)
-        decode = self.prefill_model if self.one_model else self.mixed_model if self.batch else self.decode_model
+        decode = self.prefill_model if self.one_model else self.decode_model
         q_d = (w * context + d * w * (w + 1) / 2) * (decode.short_pair_cost if w < e.tiled_from else 1.0)
         k_d = e.kv_bytes_per_token * (context - self.saved()) + e.state_bytes_per_sequence * d if d else 0.0
         n_p = sum(c for _, c in self.batch)
@@ -332,7 +332,7 @@ class Oracle(Pages):
         parts = max(batches, 1) if e.micro_batch else 1
         work = [x / parts for x in (self.pad(n_p), h_p, q_p, k_p, len(self.batch))]
         t = parts * step_seconds(self.prefill_model, *work) if self.batch else 0.0
-        t += step_seconds(self.decode_model, self.pad(n_d), h_d, q_d, k_d, d) if d else 0.0
+        t += step_seconds(decode, self.pad(n_d), h_d, q_d, k_d, d) if d else 0.0
         return t + self.by_rows(n_d + n_p) + self.attention(decoders)
 
     # --- after the iteration

@@ -193,9 +193,12 @@ def grids(draw):
     return AttentionGrid(axes, np.cumsum(rng.random([len(axis) for axis in axes]) * 1e-3, axis=3))
 
 
+PLAIN = {"draft_tokens": 0, "tokens_per_round": 1.0, "acceptance": None, "deadline_aware": False, "shared_read_once": False,
+         "micro_batch": 0, "tiled_from": 0}  # fmt: skip
+
+
 @EXAMPLES
-@given(case=cases(draft_tokens=0, tokens_per_round=1.0, acceptance=None, deadline_aware=False, shared_read_once=False), grid=grids(),
-       model=step_models())  # fmt: skip
+@given(case=cases(**PLAIN), grid=grids(), model=step_models())
 def test_grid_of_attention_times(case, grid, model):
     requests, engine, deadlines, seed = case
     agree((requests, replace(engine, attention=grid), deadlines, seed), model, None)

@@ -111,7 +111,12 @@ def run_row(**changes):
 
 
 def test_measured_run_in_any_order_with_other_names_and_failures(tmp_path):
-    rows = [run_row(arrival_ts=7.0, first_token_time=7.25, finished_ts=8.0), run_row(error="timed out"), run_row(first_token_time=None), run_row()]
+    rows = [
+        run_row(arrival_ts=7.0, first_token_time=7.25, finished_ts=8.0),
+        run_row(error="timed out"),
+        run_row(first_token_time=None),
+        run_row(),
+    ]
     trace = read_trace(write(tmp_path, "requests.jsonl", "\n".join(rows)))
     assert (trace.arrival.tolist(), trace.first.tolist(), trace.last.tolist()) == ([0.0, 2.0], [0.5, 2.25], [1.0, 3.0])
     assert trace.left_out == 2
