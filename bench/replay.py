@@ -159,7 +159,7 @@ def engine_of(run: Run, architecture: Architecture, options: argparse.Namespace,
         chunk_cap=int(scheduler.get("long_prefill_token_threshold") or 0), block_tokens=block, kv_blocks=blocks,
         reserve=Reserve.PROMPT if scheduler.get("scheduler_reserve_full_isl") else Reserve.CHUNK,
         cache=Cache.LRU if blocks and (caching is None or caching) else Cache.OFF,
-        asynchronous=bool(ahead) if ahead is not None else version >= ASYNCHRONOUS_SINCE,
+        async_scheduling=bool(ahead) if ahead is not None else version >= ASYNCHRONOUS_SINCE,
     )  # fmt: skip
 
 

@@ -79,8 +79,8 @@ def _scheduling(case: Case, configuration: Configuration, policy: Scheduling | N
     chosen = policy or given.policy or own_policy(case.engine.name)
     whole = chosen in (Scheduling.FIXED, Scheduling.CONTINUOUS)
     waits = given.turned_away is TurnedAway.QUEUE
-    if given.async_scheduling or (waits and given.deadline_aware):
-        raise NotCoveredError("the simulator does not yet do this", path="engine.scheduler", way_out="leave async_scheduling and queue out")
+    if waits and given.deadline_aware:
+        raise NotCoveredError("the simulator does not yet do this", path="engine.scheduler", way_out="leave deadline_aware or queue out")
     limit, seqs = configuration.admission_limit, configuration.max_num_seqs
     cache = Cache.VALUE if given.retention is Retention.VALUE else Cache.LRU
     return {

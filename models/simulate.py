@@ -77,7 +77,7 @@ def _settings(
         "rows": engine.draft_tokens + 1, "random": random,
         "per_round": random or (on_demand and engine.draft_tokens > 0), "constant_context": engine.constant_context,
         "tokens_per_round": expected_tokens(engine), "kv_bytes": engine.kv_bytes_per_token, "state_bytes": engine.state_bytes_per_sequence,
-        "shared_read_once": engine.shared_read_once, "asynchronous": engine.asynchronous, "seed": seed, "every_iteration": timeline,
+        "shared_read_once": engine.shared_read_once, "async_scheduling": engine.async_scheduling, "seed": seed, "every_iteration": timeline,
         "check_after": stop.after if stop else 0, "check_good": stop.at_least_good if stop else 0,
         "cancel_count": 0 if requests.cancel is None else int(np.isfinite(requests.cancel).sum()),
     }  # fmt: skip

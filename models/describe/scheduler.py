@@ -57,7 +57,7 @@ class Scheduler(Description):
     policy: Scheduling | None = None
     reserve: BlockReserve = BlockReserve.CHUNK
     retention: Retention = Retention.LRU
-    async_scheduling: bool = False  # the next iteration is submitted before this one ends: a cancelled request runs one more
+    async_scheduling: bool = False  # the next iteration is submitted before this one ends: who cancels runs one more, who comes waits one
     deadline_aware: bool = False
     turned_away: TurnedAway = TurnedAway.REJECT
     faster: str | dict[str, Any] | None = None

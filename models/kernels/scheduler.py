@@ -180,7 +180,7 @@ def advance(w: World, first: float, slope: float, count: int) -> None:
         state.context += count * state.growth
     start = state.time
     state.time += seconds
-    state.seen = start + run_seconds(first, slope, count - 1) if settings.asynchronous > 0 else state.time
+    state.seen = start + run_seconds(first, slope, count - 1) if settings.async_scheduling > 0 else state.time
     state.busy_s += seconds
     state.iterations += count
     if state.decoding > 0:
@@ -360,7 +360,7 @@ def run_scheduler(w: World) -> None:
         first, slope, count = linear_run(w, longest_run(w))
         if count > 1:
             wait = next_event(w) - state.time  # what came and is not seen yet waits for this iteration alone
-            count = min(count, iterations_until(first, slope, wait, count) + settings.asynchronous) if wait > 0.0 else 1
+            count = min(count, iterations_until(first, slope, wait, count) + settings.async_scheduling) if wait > 0.0 else 1
         if settings.every_iteration > 0:
             record_rows(w, first)
         advance(w, first, slope, count)

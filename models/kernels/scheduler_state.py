@@ -37,7 +37,7 @@ SETTINGS = np.dtype([
     ("micro_batch", "i8"), ("tiled_from", "i8"), ("short_pair_cost", "f8"),  # the cost in chunks; decoders: their own model's
     ("rows", "i8"), ("random", "i8"), ("per_round", "i8"), ("constant_context", "i8"), ("tokens_per_round", "f8"),
     ("kv_bytes", "f8"), ("state_bytes", "f8"), ("shared_read_once", "i8"), ("seed", "u8"), ("every_iteration", "i8"),
-    ("asynchronous", "i8"),
+    ("async_scheduling", "i8"),
     ("check_after", "i8"), ("check_good", "i8"), ("cancel_count", "i8"),
 ], align=True)  # fmt: skip
 

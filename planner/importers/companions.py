@@ -24,6 +24,7 @@ _BESIDE = (  # the file, what stands beside it, the reason
         re.compile(r"^stage_\d+_lifecycle_metrics\.json$"),
         "its stages stand beside it",
     ),
+    (re.compile(r"^(meta\.json|timeseries\.csv)$"), re.compile(r"^requests\.jsonl$"), "it tells of requests.jsonl"),
     (re.compile(r"^(dense|per_sequence|moe|skew|skew_fit)\.csv$"), re.compile(r"^attention\.csv$"), "read with attention.csv"),
 )
 

@@ -82,7 +82,8 @@ def _covering(points: Floats, architecture: Architecture, device: Device, ranks:
     room = device.memory_bytes - weight_bytes(architecture, tp=ranks)
     held = (wanted[:, 0] + wanted[:, 1] + wanted[:, 2] * wanted[:, 3]) * kv_bytes_per_token(architecture, "bf16", ranks)
     inside = (wanted <= points[:, :4].max(axis=0)).all(axis=1) & (held <= room)
-    return wanted[inside]
+    found: Floats = wanted[inside]
+    return found
 
 
 def _link(device: Device, ranks: int) -> Link:

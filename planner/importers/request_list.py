@@ -19,6 +19,7 @@ from planner.importers.common import Draft, MeasurementError, Origin, of_values,
 from planner.importers.facts import set_fact, set_known_facts
 from planner.importers.flat import serving, set_arrival
 from planner.importers.stream import Spread
+from planner.records import Arrival
 
 NAME, STAMPS = "request list", "request time stamps"
 _ARGUMENTS = {"np": "max_num_seqs", "ctk": "kv_format", "ub": "n_ubatch", "b": "n_batch"}
@@ -115,9 +116,13 @@ class StampedLines:
 
     def __init__(self) -> None:
         self._requests = Requests()
+        self._failed = 0
 
     def add(self, value: Mapping[str, Any]) -> None:
-        """One line."""
+        """One line; a request without a token is counted as failed."""
+        if value["first_token_ts"] is None or not value["output_toks"]:
+            self._failed += 1
+            return
         start = required(value, "queued_ts" if value.get("queued_ts") is not None else "arrival_time")
         first, last = required(value, "first_token_ts"), required(value, "last_token_ts")
         if first < start or last < first:
@@ -127,7 +132,8 @@ class StampedLines:
     def draft(self, folder: Path | None) -> Draft:
         """The run, with what ``meta.json`` in the folder says of it."""
         draft = Draft(STAMPS)
-        self._requests.finish(draft)
+        self._requests.finish(draft, self._failed)
+        draft.workload["arrival"] = Arrival.TRACE
         meta = _meta(folder)
         for part in (meta, meta.get("engine_kwargs"), meta.get("kv_cache"), meta.get("hardware")):
             if isinstance(part, Mapping):

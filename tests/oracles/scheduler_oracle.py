@@ -416,7 +416,7 @@ class Oracle(Pages):
             seconds = self.price(decoders)
             start = self.now
             self.now += seconds
-            self.seen = start if self.e.asynchronous else self.now
+            self.seen = start if self.e.async_scheduling else self.now
             self.busy += seconds
             self.after_round(decoders)
             self.after_prompts()

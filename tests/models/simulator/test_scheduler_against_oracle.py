@@ -103,7 +103,7 @@ def cases(draw, **fixed):
         "max_model_len": draw(st.sampled_from([0, 0, 80])),
         "admission_limit": draw(st.sampled_from([0, 0, 3])),
         "deadline_aware": draw(st.sampled_from([False, False, True])),
-        "asynchronous": draw(st.booleans()),
+        "async_scheduling": draw(st.booleans()),
         "kv_bytes_per_token": 1e6,
         "state_bytes_per_sequence": draw(st.sampled_from([0.0, 1e6])),
         "shared_read_once": draw(st.booleans()),

@@ -49,6 +49,7 @@ def test_time_stamps_and_their_companion(tmp_path):
     rows = [
         {"input_toks": 10, "output_toks": 3, "queued_ts": 5.0, "first_token_ts": 5.5, "last_token_ts": 5.9},
         {"input_toks": 30, "output_toks": 11, "queued_ts": 6.0, "first_token_ts": 6.25, "last_token_ts": 8.25},
+        {"input_toks": 30, "output_toks": 0, "queued_ts": 6.5, "first_token_ts": None, "last_token_ts": None},
     ]
     write(tmp_path, "meta.json", {"model": "m", "vllm_version": "0.19.0", "engine_kwargs": {"tensor_parallel_size": 2, "max_num_seqs": 64},
                                   "hardware": {"device_name": "RTX 4090"}})  # fmt: skip
@@ -57,6 +58,7 @@ def test_time_stamps_and_their_companion(tmp_path):
     assert (run.setup.tensor_parallel, run.setup.device, run.setup.engine_version) == (2, "RTX 4090", "0.19.0")
     assert run.serving[0].tpot["mean"] == pytest.approx(0.2)
     assert run.serving[0].duration == pytest.approx(3.25)
+    assert (run.workload.arrival, run.serving[0].failed, run.workload.requests) == (Arrival.TRACE, 1, 3)
 
 
 VLLM = """
