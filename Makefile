@@ -1,12 +1,13 @@
 # make plan   set up and plan the chapter's closing example
 # make test   set up and run every test
+# make measure-here   measure llama.cpp on this machine, calibrate, predict, plan, and measure what was planned (fetches its packages)
 # make check  what CI runs: tests, lint, types, architecture, dependencies
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: plan test check serve lock clean
+.PHONY: plan test check serve measure-here lock clean
 
 plan: $(STAMP)
 	$(BIN)/goodput plan scenarios/chapter8.yaml
@@ -19,6 +20,9 @@ check: $(STAMP)
 
 serve: $(STAMP)
 	$(BIN)/goodput serve
+
+measure-here: $(STAMP)
+	$(BIN)/python bench/measure_here.py
 
 $(STAMP): requirements.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version)'

@@ -1,0 +1,130 @@
+"""What was predicted against what was measured: halves of the make-ups, errors of held-out steps and of served loads, noise."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.here.loads import Served, scenario
+from bench.here.shell import Goodput, say
+from models.calibration.document import from_document
+from models.calibration.posterior import interval
+from models.catalog.devices import load_device
+from planner.import_runs import checked_facts
+from planner.importers import iterate_import
+from planner.observations import material, template_of
+from planner.ports import StoredRun
+from planner.records import RunRecord
+from planner.run_groups import Group, key_of
+
+COLUMNS = {
+    "step.composition": "composition", "step.kind": "kind", "step.seconds": "cpu_s:s", "step.repeats": "repeats", "kv_format": "kv_type",
+}  # fmt: skip
+TABLE = ("kv_type", "exp", "kind", "composition", "cpu_s", "repeats")
+
+
+def make_ups(steps: Path) -> list[dict[str, Any]]:
+    """One row for each measured make-up: the least CPU seconds of its repeats, for what disturbs a step only makes it longer."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    with steps.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            key = (row["kv_type"], row["exp"], row["kind"], row["composition_seq_new_ctx"])
+            found.setdefault(key, []).append(float(row["cpu_s"]))
+    return [dict(zip(TABLE, (*key, f"{min(times):.6f}", len(times)), strict=True)) for key, times in found.items()]
+
+
+def noise(steps: Path) -> dict[str, float]:
+    """Median over the make-ups of (largest - least) / median of the repeats, and the engine's share of a core: CPU over wall seconds."""
+    ranges: dict[tuple[str, str], list[float]] = {}
+    cpu, wall = 0.0, 0.0
+    with steps.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            ranges.setdefault((row["kv_type"], row["composition_seq_new_ctx"] + row["outputs"]), []).append(float(row["cpu_s"]))
+            cpu, wall = cpu + float(row["cpu_s"]), wall + float(row["wall_s"])
+    spread = statistics.median((max(t) - min(t)) / statistics.median(t) for t in ranges.values())
+    return {"range_of_repeats": round(spread, 4), "share_of_a_core": round(cpu / wall, 3)}
+
+
+def table_halves(rows: list[dict[str, Any]], out: Path, seed: int = 0) -> tuple[Path, Path]:
+    """Tables of a random half of the make-ups (to calibrate on) and of the others (to predict)."""
+    drawn = random.Random(seed).sample(rows, len(rows))
+    files = out / "steps-calibrated.csv", out / "steps-held-out.csv"
+    for file, half in zip(files, (drawn[: len(rows) // 2], drawn[len(rows) // 2 :]), strict=True):
+        write_table(file, half)
+    return files
+
+
+def write_table(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Make-ups as ``goodput import`` reads them with ``COLUMNS``."""
+    with file.open("w", newline="", encoding="utf-8") as opened:
+        writer = csv.DictWriter(opened, TABLE)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def held_out(table: Path, known: Mapping[str, str], fitted: Mapping[str, Any]) -> dict[str, Any]:
+    """Errors |predicted / measured - 1| of the calibration on the make-ups of ``table``, by kind of step; how many its intervals hold."""
+    group = _group(table, known)
+    evidence = material(group).evidence
+    answer = interval(from_document(fitted["fit"]), evidence, template_of(group.architecture, group.device, group.key.tensor_parallel))
+    measured = np.exp(evidence.measured)
+    wrong = np.abs(answer.median / measured - 1)
+    with table.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    kinds = [f"{rows[int(name.split()[1])]['exp']} {rows[int(name.split()[1])]['kv_type']}" for name in evidence.names]
+    by_kind = {kind: _errors([float(w) for w, k in zip(wrong, kinds, strict=True) if k == kind]) for kind in sorted(set(kinds))}
+    inside = float(np.mean((answer.low <= measured) & (measured <= answer.high)))
+    return {"overall": _errors(wrong.tolist()), "inside_90": round(inside, 3), "by_kind": by_kind}
+
+
+def _group(table: Path, known: Mapping[str, str]) -> Group:
+    records = [e for e in iterate_import([table], known=checked_facts(known), columns=COLUMNS) if isinstance(e, RunRecord)]
+    key, architecture = key_of(records[0].setup)
+    return Group(key, architecture, load_device(key.device), tuple(StoredRun(n, "", r) for n, r in enumerate(records)))
+
+
+def _errors(wrong: Sequence[float]) -> dict[str, float]:
+    return {"rows": len(wrong), "median": round(statistics.median(wrong), 4), "worst": round(max(wrong), 4)}
+
+
+def served_errors(loads: Iterable[Served], out: Path, goodput: Goodput, model: str, device: str) -> dict[str, Any]:
+    """Measured and simulated medians of TTFT, TPOT and e2e of each served load, and the median of their errors."""
+    found: dict[str, Any] = {}
+    for load in loads:
+        file = out / f"{load.name}.served.json"
+        if not file.exists():
+            continue
+        seen, said = measured_medians(json.loads(file.read_text())["requests"]), _simulated(load, out, goodput, model, device)
+        found[load.name] = {m: {"measured": seen[m], "predicted": said[m], "error": round(said[m] / seen[m] - 1, 4)} for m in seen}
+    overall = {m: round(statistics.median(abs(one[m]["error"]) for one in found.values()), 4) for m in ("ttft", "tpot", "e2e")}
+    return {"median_error": overall, "loads": found}
+
+
+def measured_medians(requests: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Medians over the requests, seconds."""
+    tpot = [(r["e2e"] - r["ttft"]) / (r["output"] - 1) for r in requests]
+    values = {"ttft": [r["ttft"] for r in requests], "tpot": tpot, "e2e": [r["e2e"] for r in requests]}
+    return {name: round(statistics.median(v), 6) for name, v in values.items()}
+
+
+def _simulated(load: Served, out: Path, goodput: Goodput, model: str, device: str) -> dict[str, float]:
+    trace = None
+    if load.rate is not None:
+        trace = f"{load.name}.trace.csv"
+        lines = [f"{at!r},{p},{o}" for at, (p, o) in zip(load.arrivals, load.lengths, strict=True)]
+        (out / trace).write_text("\n".join(["arrival,prompt,output", *lines]) + "\n")
+    asked, answer = out / f"{load.name}.yaml", out / f"{load.name}.simulated.json"
+    asked.write_text(json.dumps(scenario(load, model, device, trace)))
+    if not answer.exists():
+        say(f"simulating {load.name} …")
+        found = goodput.json("simulate", asked, "--config", "engine", "--requests", load.count)["overall"]
+        answer.write_text(json.dumps({name: found[f"{name}_s"]["p50"] for name in ("ttft", "tpot", "e2e")}))
+    said: dict[str, float] = json.loads(answer.read_text())
+    return said

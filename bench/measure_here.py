@@ -1,0 +1,146 @@
+"""A real engine on this machine, closed loop: measure, import, calibrate, predict, plan, and measure what was planned.
+
+    python bench/measure_here.py [--out build/measure-here] [--quick] [--json]
+
+llama.cpp (package ``xllamacpp``, one engine thread, weights not repacked) serves a small model of random weights. Half of the measured step
+make-ups is imported and calibrated on; the other half and served loads are predicted; ``goodput plan`` chooses slots, token budget and KV
+format, and its winner and runner-up are then served. Every step leaves a file in the folder and is not repeated while the file is there.
+All times are the engine's CPU seconds, so other work on the machine disturbs them little: how much stands under ``noise``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.here.loads import LOADS, Served, plan_scenario, planned
+from bench.here.outcome import COLUMNS, held_out, make_ups, noise, served_errors, table_halves
+from bench.here.shell import ROOT, Goodput, python, say
+
+HERE = ROOT / "bench" / "here"
+PACKAGES = ("xllamacpp==2026.10.11549", "gguf==0.19.0", "numpy")
+ENGINE_VERSION = "b11549"
+KNOWN = {"engine": "llama.cpp", "engine_version": ENGINE_VERSION, "tensor_parallel": "1", "cuda_graphs": "false"}
+_OPTIONS = {"engine_version": "engine-version", "tensor_parallel": "tp", "cuda_graphs": "cuda-graphs"}
+
+
+class Folder:
+    """The files that the steps leave; each method makes its file where it is not there yet."""
+
+    def __init__(self, out: Path, *, quick: bool) -> None:
+        self.out, self.quick = out.resolve(), quick
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.python = self.out / "venv" / "bin" / "python"
+        self.model, self.device, self.steps = (self.out / n for n in ("random-qwen3-42m-q8_0.gguf", "this-cpu.yaml", "steps.csv"))
+        self.goodput = Goodput(self.out / "home")
+
+    def _made(self, file: Path, *command: object) -> Path:
+        """Run a script of the engine's environment that writes ``file``; a file that a broken run left is not kept."""
+        if not file.exists():
+            say(f"{file.name} …")
+            part = file.with_name(f"part-{file.name}")
+            python(self.python, *(part if word is file else word for word in command))
+            part.rename(file)
+        return file
+
+    def install(self) -> None:
+        """The engine's packages in an environment of their own."""
+        if not self.python.exists():
+            say(f"installing {', '.join(PACKAGES)} …")
+            subprocess.run([sys.executable, "-m", "venv", str(self.python.parent.parent)], check=True)
+            python(self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES)
+
+    def measure(self) -> None:
+        """Device, model, steps and served loads."""
+        self._made(self.model, HERE / "random_model.py", self.model)
+        self._made(self.device, HERE / "device.py", self.device)
+        self._made(self.steps, HERE / "engine_steps.py", self.model, self.steps, *(["--quick"] if self.quick else []))
+        for load in LOADS[:2] if self.quick else LOADS:
+            self.serve(load, load.arguments(str(self.model)))
+
+    def serve(self, load: Served, arguments: list[str]) -> dict[str, Any]:
+        """Serve one load with these arguments of the server."""
+        asked, answer = self.out / f"{load.name}.load.json", self.out / f"{load.name}.served.json"
+        asked.write_text(json.dumps(load.requests()))
+        self._made(answer, HERE / "engine_server.py", asked, answer, "--", *arguments)
+        found: dict[str, Any] = json.loads(answer.read_text())
+        return found
+
+    @property
+    def known(self) -> dict[str, str]:
+        """What the tables do not say."""
+        return {"device": str(self.device), "model": str(self.model), **KNOWN}
+
+    def calibrate(self) -> dict[str, Any]:
+        """Half of the make-ups into the store, and the fit on them."""
+        train, _ = table_halves(make_ups(self.steps), self.out)
+        fitted = self.out / "calibration.json"
+        if not fitted.exists():
+            facts = [word for name, value in self.known.items() for word in (f"--{_OPTIONS.get(name, name)}", value)]
+            columns = [word for meaning, column in COLUMNS.items() for word in ("--column", f"{meaning}={column}")]
+            self.goodput.json("import", train, *facts, *columns)
+            fitted.write_text(json.dumps(self.goodput.json("calibrate")[0]))
+        found: dict[str, Any] = json.loads(fitted.read_text())
+        return found
+
+    def predict(self, fitted: dict[str, Any]) -> dict[str, Any]:
+        """The other half of the make-ups and the served loads against what was measured."""
+        _, test = table_halves(make_ups(self.steps), self.out)
+        served = served_errors(LOADS, self.out, self.goodput, str(self.model), str(self.device))
+        return {"noise": noise(self.steps), "steps": held_out(test, self.known, fitted), "served": served}
+
+    def plan(self) -> dict[str, Any]:
+        """The plan for this machine."""
+        asked, answer = self.out / "plan.yaml", self.out / "plan.json"
+        asked.write_text(json.dumps(plan_scenario(str(self.model), str(self.device))))
+        if not answer.exists():
+            say("planning …")
+            trials, requests = ("20", "60") if self.quick else ("60", "200")
+            answer.write_text(json.dumps(self.goodput.json("plan", asked, "--trials", trials, "--requests", requests)))
+        found: dict[str, Any] = json.loads(answer.read_text())
+        return found
+
+    def verify(self, plan: dict[str, Any]) -> list[dict[str, Any]]:
+        """Serve the planned traffic with the launch arguments of the winner, the runner-up and the last of the ranking."""
+        listed = [c for c in plan["configurations"] if c["feasible"]]
+        found = []
+        for place in dict.fromkeys((0, 1, len(listed) - 1)):
+            chosen = listed[place]
+            load = planned(f"planned-{place + 1}", chosen["settings"])
+            command = self.goodput.launch(self.out / "plan.yaml", chosen)
+            result = self.serve(load, command)
+            good = len(result["requests"]) / result["duration"]
+            found.append(
+                {
+                    "rank": place + 1,
+                    "settings": chosen["settings"],
+                    "measured_per_s": good,
+                    "planned_per_s": chosen["throughput"]["goodput_per_s"],
+                }
+            )
+        return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "measure-here", help="folder of all files; kept between runs")
+    parser.add_argument("--quick", action="store_true", help="fewer make-ups and loads, minutes instead of half an hour")
+    parser.add_argument("--json", action="store_true", help="print JSON alone")
+    said = parser.parse_args()
+    folder = Folder(said.out, quick=said.quick)
+    folder.install()
+    folder.measure()
+    answer = folder.predict(folder.calibrate())
+    answer["plan"] = folder.verify(folder.plan())
+    print(json.dumps(answer, indent=None if said.json else 1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
