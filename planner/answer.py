@@ -217,6 +217,7 @@ class Answer(Part):
     catalogue_version: str
     engine: str
     warnings: tuple[str, ...]
+    order_decided: bool | None = None  # whether the data decide who is first; None: no first, nothing to compare, or not worked out
     configurations: tuple[Ranked, ...]
     pareto_front: tuple[str, ...]  # ids that no other beats in every objective; empty for a single objective
     explanation: Explanation

@@ -1,9 +1,10 @@
-"""How sure the order of configurations is, and what a measurement would change: expected value of information over a burst.
+"""How sure the order of configurations is, and what a measurement would change: expected value of information.
 
 Notation (log space; section 8.6)
     θ        logs of what is uncertain: step parameters, or one factor for each phase; prior N(0, Σ) around the calibration
     G_i      2 x |θ|: d log (prefill, decode seconds of configuration i) / dθ
-    f        factors exp(G_i θ) of the two phases; v_i(θ) = good / (devices x (P_i f_p + D_i f_d)), 0 when a deadline breaks
+    f        factors exp(G_i θ) of the two phases; v_i(θ) = good / (devices x (P_i f_p + D_i f_d)), 0 when a deadline breaks;
+             over traffic the inverse objective of a simulation on an engine slower by f (``planner.traffic.decision``)
     a run    measures log phase times of one configuration with noise R: Σ' = Σ - ΣG'(GΣG' + R)⁻¹GΣ,
              its posterior mean is N(0, Σ - Σ'); value = E[max_i E[v_i | run]] - max_i E[v_i]  (never negative)
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,14 +32,37 @@ DRAWS = 2000
 OUTER, INNER = 200, 200
 DECIDED = 0.9
 """Probability from which the order of two configurations counts as decided."""
-_SAME = 1e-9
+_SAME = 1e-3  # share below which two values count as equal: no measurement is that exact
+
+
+class Option(Protocol):
+    """One configuration under the load of ``case``, a burst, and what it is worth when its phases take other times."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def case(self) -> Case: ...
+
+    @property
+    def configuration(self) -> Configuration: ...
+
+    def value(self, logs: Floats, /) -> Floats:
+        """v of ``logs`` [..., 2], the logs of the phases' factors."""
+        ...
+
+    @property
+    def mark(self) -> tuple[float, ...]:
+        """Equal for configurations that differ in nothing that matters."""
+        ...
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One configuration: seconds of its phases and of its deadlines' metrics, and what they are worth."""
+    """A configuration in closed form: seconds of its phases and of its deadlines' metrics, and what they are worth."""
 
     label: str
+    case: Case
     configuration: Configuration
     prefill_s: float
     decode_s: float
@@ -56,6 +81,11 @@ class Choice:
         for name, limit in self.limits.items():
             kept &= self.metrics[name] * factors[name] <= limit
         return np.where(kept, self.worth / total, 0.0)
+
+    @property
+    def mark(self) -> tuple[float, ...]:
+        """Token budgets that change nothing are one."""
+        return round(self.prefill_s, 5), round(self.decode_s, 5), self.worth
 
 
 def evaluated(case: Case, configuration: Configuration) -> Point:
@@ -94,13 +124,7 @@ def _choice(case: Case, label: str, configuration: Configuration) -> Choice:
     objective = case.scenario.objectives[0]
     worth = 1.0 if objective is Objective.LATENCY else worth / (configuration.tensor_parallel if per_device(objective) else 1)
     queued = int(outcome.waves.full.flat[0]) > 0
-    return Choice(label, configuration, max(prefill, 1e-9), max(decode, 1e-9), metrics, bounds, queued, worth)
-
-
-def variants(configuration: Configuration) -> tuple[str, ...]:
-    """What sets a configuration's decode steps apart from plain ones: a KV format, a draft."""
-    kv, draft = configuration.kv_format.value, configuration.draft.value
-    return (*((f"KV {kv}",) if kv != "bf16" else ()), *((f"draft {draft}",) if draft != "none" else ()))
+    return Choice(label, case, configuration, max(prefill, 1e-9), max(decode, 1e-9), metrics, bounds, queued, worth)
 
 
 def best_chances(values: Floats) -> Floats:
@@ -109,19 +133,6 @@ def best_chances(values: Floats) -> Floats:
     first = np.argmax(values >= top * (1 - _SAME), axis=1)
     counted = np.bincount(first[top[:, 0] > 0], minlength=values.shape[1])
     return np.asarray(counted / len(values), dtype=np.float64)
-
-
-def phase_chances(case: Case, ranked: Sequence[Ranked]) -> tuple[dict[str, float], float | None]:
-    """P(best) by id under log-normal phase factors that all share, and P(the first is no worse than the second)."""
-    options = choices(case, ranked)
-    if len(options) < 2:
-        return {one.label: 1.0 for one in options if ranked and ranked[0].feasible}, None
-    spread = case.calibration.uncertainty
-    rng = np.random.default_rng(0)
-    logs = rng.standard_normal((DRAWS, 2)) * np.array([spread.prefill_log_sd, spread.decode_log_sd])
-    values = np.stack([one.value(logs) for one in options], axis=1)
-    order = float(np.mean(values[:, 0] >= values[:, 1] * (1 - _SAME)))
-    return dict(zip((one.label for one in options), best_chances(values).tolist(), strict=True)), order
 
 
 @dataclass(frozen=True)
@@ -144,7 +155,7 @@ def after(belief: Belief, rows: Floats) -> Floats:
     return np.asarray(sigma - gain @ rows @ sigma, dtype=np.float64)
 
 
-def value_of(options: Sequence[Choice], slopes: Sequence[Floats], belief: Belief, rows: Floats, seed: int = 0) -> float:
+def value_of(options: Sequence[Option], slopes: Sequence[Floats], belief: Belief, rows: Floats, seed: int = 0) -> float:
     """Expected gain of deciding after ``rows`` were measured, as a share of what the best choice is expected to be worth now."""
     rng = np.random.default_rng(seed)
     rest = after(belief, rows)
@@ -157,11 +168,29 @@ def value_of(options: Sequence[Choice], slopes: Sequence[Floats], belief: Belief
     return (float(expected.max(axis=1).mean()) - now) / now if now > 0 else 0.0
 
 
-def perfect(options: Sequence[Choice], slopes: Sequence[Floats], belief: Belief, seed: int = 0) -> tuple[Floats, float, float]:
-    """P(best) of each, P(the first is no worse than the second), and the expected gain of knowing θ exactly, as a share."""
+@dataclass(frozen=True)
+class Order:
+    """``chances``: P(best) of each option; ``rival``: the first whose order with the first option is open, else the second, with
+    ``probability`` that the first is no worse (None: nothing to compare); ``gain``: expected, of knowing θ exactly, as a share.
+    """
+
+    chances: Floats
+    rival: int
+    probability: float | None
+    gain: float
+
+    @property
+    def decided(self) -> bool:
+        """Whether the data decide the order of the first and every other."""
+        return self.probability is None or self.probability >= DECIDED
+
+
+def order_of(options: Sequence[Option], slopes: Sequence[Floats], belief: Belief, seed: int = 0) -> Order:
+    """How sure the first option's place is, over draws of θ."""
     draws = np.random.default_rng(seed).standard_normal((DRAWS, len(belief.covariance))) @ _root(belief.covariance).T
     values = np.stack([one.value(draws @ g.T) for one, g in zip(options, slopes, strict=True)], axis=1)
     now = float(values.mean(axis=0).max())
     gain = (float(values.max(axis=1).mean()) - now) / now if now > 0 else 0.0
-    order = float(np.mean(values[:, 0] >= values[:, 1] * (1 - _SAME))) if len(options) > 1 else 1.0
-    return best_chances(values), order, gain
+    no_worse = np.mean(values[:, :1] >= values * (1 - _SAME), axis=0)
+    rival = next((i for i, p in enumerate(no_worse) if p < DECIDED), 1)
+    return Order(best_chances(values), rival, float(no_worse[rival]) if len(options) > 1 else None, gain)

@@ -16,6 +16,7 @@ from models.describe.configuration import Configuration
 from models.errors import InputError, SolverError
 from planner.answer import SCHEMA_VERSION, Answer, CalibrationUsed, Ranked
 from planner.coverage import asked_of_burst, extrapolation
+from planner.decision import choices
 from planner.explain import explain
 from planner.launch_commands import launch_commands
 from planner.launchability import launchable, launchable_branches
@@ -26,6 +27,7 @@ from planner.rejections import left_out_notes, rejected_values
 from planner.relax import Infeasibility, of_candidates, of_space
 from planner.resolve import resolve
 from planner.scenario_file import parse_scenario
+from planner.weigh import Standing, standing
 from solvers import full_resolution, incumbent
 from solvers.grid import Cell, Grid
 from solvers.space import build_space, configuration_from, pinned
@@ -63,25 +65,13 @@ def plan(raw: Mapping[str, Any], options: Options | None = None) -> Answer:
         return plan_traffic(scenario, options, started)
     case = resolve(scenario, options.stored)
     outcome = _rank_candidates(case) if scenario.candidates is not None else _search(case, options)
-    return _answer(raw, case, _with_chances(case, outcome) if options.launch else outcome, options, started)
+    sure = Standing(outcome.configurations)
+    if options.launch:
+        sure = standing(case, outcome.configurations, choices(case, outcome.configurations), options.stored)
+    return _answer(raw, case, replace(outcome, configurations=sure.ranked), sure, options, started)
 
 
-def _with_chances(case: Case, outcome: Outcome) -> Outcome:
-    """Each configuration's probability of being the best, and a warning where the first two are not told apart."""
-    from planner.decision import DECIDED, phase_chances  # noqa: PLC0415
-
-    chances, order = phase_chances(case, outcome.configurations)
-    ranked = tuple(one.model_copy(update={"probability_best": chances.get(one.id)}) for one in outcome.configurations)
-    if order is None or order >= DECIDED or not ranked[0].feasible:
-        return replace(outcome, configurations=ranked)
-    words = (
-        f"the order of {ranked[0].id} and {ranked[1].id} is not decided by the data: {ranked[0].id} is no worse with probability "
-        f"{order:.0%}; goodput advise names the runs that would decide it"
-    )
-    return replace(outcome, configurations=ranked, warnings=(*outcome.warnings, words))
-
-
-def _answer(raw: Mapping[str, Any], case: Case, outcome: Outcome, options: Options, started: float) -> Answer:
+def _answer(raw: Mapping[str, Any], case: Case, outcome: Outcome, sure: Standing, options: Options, started: float) -> Answer:
     solution = outcome.solution
     winner = outcome.configurations[0] if wins(case, outcome.configurations) else None
     status = Status.INFEASIBLE if winner is None and solution.status is not Status.TIME_LIMIT else solution.status
@@ -92,7 +82,8 @@ def _answer(raw: Mapping[str, Any], case: Case, outcome: Outcome, options: Optio
         objective=objectives[0], bound=bound, gap=solution.gap, evaluated=solution.evaluated, space=outcome.space,
         calibration=CalibrationUsed(name=case.calibration.name, version=case.calibration.version, requested=case.scenario.calibration),
         catalogue_version=catalogue_version(), engine=f"{case.engine.name} {case.engine.version}",
-        warnings=(*case.warnings, *outcome.warnings, *_extrapolated(case, outcome)), configurations=outcome.configurations,
+        warnings=(*case.warnings, *outcome.warnings, *sure.warnings, *_extrapolated(case, outcome)), order_decided=sure.decided,
+        configurations=outcome.configurations,
         pareto_front=pareto_front(outcome.configurations),
         explanation=explain(
             raw, case, outcome.configurations, outcome.infeasibility, rejected=outcome.rejected, wanted=options.explain,

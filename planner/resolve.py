@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from models import facts
 from models.case import Case
@@ -23,6 +23,9 @@ from models.errors import ContradictionError, GoodputError, InputError
 from models.readers.load import load_architecture
 from models.units import format_bytes
 
+if TYPE_CHECKING:
+    from models.calibration.posterior import Posterior
+
 
 class CalibrationLookup(Protocol):
     """The stored calibrations that a plan may see."""
@@ -33,6 +36,10 @@ class CalibrationLookup(Protocol):
 
     def newest(self) -> Iterable[Calibration]:
         """The newest version of every name, newest first."""
+        ...
+
+    def posterior(self, calibration: Calibration, /) -> Posterior | None:
+        """The fit behind a stored calibration; None where it is not stored or was not fitted."""
         ...
 
 

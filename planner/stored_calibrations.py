@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from models.calibration.document import from_document
+from models.calibration.posterior import Posterior
 from models.catalog.calibrations_catalog import calibration_names
 from models.describe.calibration import Calibration
 from models.errors import InputError, NotStoredError
@@ -64,6 +66,12 @@ class CalibrationsUpTo:
 
     def newest(self) -> tuple[Calibration, ...]:
         return self._newest
+
+    def posterior(self, calibration: Calibration, /) -> Posterior | None:
+        if calibration.name in calibration_names():
+            return None
+        document = self.store.get(calibration.name, int(calibration.version)).document
+        return from_document(document["fit"]) if "fit" in document else None
 
     @cached_property
     def _newest(self) -> tuple[Calibration, ...]:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from api.commands.plan import AsJson, Assignments, Calibration, Scenario
-
-if TYPE_CHECKING:
-    from models.calibration.posterior import Posterior
 
 
 def advise(scenario: Scenario, assignments: Assignments = None, calibration: Calibration = None, as_json: AsJson = False) -> None:
@@ -20,24 +15,11 @@ def advise(scenario: Scenario, assignments: Assignments = None, calibration: Cal
 
     raw = scenarios.read(scenario, assignments or (), calibration)
     with storage.stored_calibrations() as stored, output.progress("weighing runs"):
-        found = use_case(raw, scenarios.options(time_limit=30.0, proof=False, explain=False, stored=stored), _fits())
+        found = use_case(raw, scenarios.options(time_limit=30.0, proof=False, explain=False, stored=stored))
     if as_json:
         output.write_json(found)
     else:
         output.show(advice_view(found))
-
-
-def _fits() -> dict[str, Posterior]:
-    """Stored posteriors by name and version."""
-    from api import storage
-
-    if not storage.exists():
-        return {}
-    from models.calibration.document import from_document
-
-    with storage.database() as opened:
-        listed = [one for one in opened.calibrations.list() if "fit" in one.document]
-    return {f"{one.name}@{one.version}": from_document(one.document["fit"]) for one in listed}
 
 
 def register(app: typer.Typer) -> None:

@@ -75,7 +75,8 @@ def _proof(answer: Answer) -> str:
     count = f"{answer.space:,}" if answer.space < 10**7 else f"{answer.space:.1e}".replace("e+", " × 10^")
     gap = f", gap {answer.gap:.1%}" if answer.gap else ""
     by = "" if answer.solver == "named candidates" else f" by {answer.solver}"
-    return f"{answer.status} among {count} configurations{gap}: {answer.termination}{by}"
+    unsure = "; the data do not decide who is first" if answer.order_decided is False else ""
+    return f"{answer.status} among {count} configurations{gap}: {answer.termination}{by}{unsure}"
 
 
 def _ranking(answer: Answer) -> list[Any]:

@@ -16,21 +16,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
+from models.calibration.prior import AcceptancePrior
 from models.errors import CalibrationError
 from models.speculation import expected_tokens
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptancePrior:
-    """Median and spread of the first position's acceptance (logit) and of the ratio from one position to the next (log)."""
-
-    first: float
-    first_sd: float
-    ratio: float
-    ratio_sd: float
-    noise_sd: float  # of the log of a measured acceptance length
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binom, norm
+from scipy.special import bdtrc, ndtri
 
 from models.calibration.evidence import Evidence
 from models.calibration.prior import Prior
@@ -83,7 +83,7 @@ def interval(posterior: Posterior, evidence: Evidence, template: StepModel, cove
     center = near.predict(posterior.step_model(template))
     slope = gradient(near, template, posterior.names, posterior.mean)
     sd = np.sqrt(np.einsum("ij,jk,ik->i", slope, posterior.covariance, slope) + (posterior.noise_sd / near.weights) ** 2)
-    width = norm.ppf(0.5 + coverage / 2) * sd
+    width = ndtri(0.5 + coverage / 2) * sd
     return Interval(np.exp(center), np.exp(center - width), np.exp(center + width), sd)
 
 
@@ -101,10 +101,10 @@ def drift(posterior: Posterior, evidence: Evidence, template: StepModel, coverag
     """Do new runs still agree with the calibration? The number outside is binomial; a common shift is tested by its mean."""
     found = interval(posterior, evidence, template, coverage)
     error = evidence.measured - np.log(found.median)
-    outside = np.abs(error) > norm.ppf(0.5 + coverage / 2) * found.log_sd
+    outside = np.abs(error) > ndtri(0.5 + coverage / 2) * found.log_sd
     count, size = int(outside.sum()), len(evidence)
-    too_many = binom.sf(count - 1, size, 1 - coverage) < _UNLIKELY if count else False
-    shifted = abs(float(np.mean(error / found.log_sd))) * math.sqrt(size) > norm.ppf(1 - _UNLIKELY / 2) and size >= 2
+    too_many = bdtrc(count - 1, size, 1 - coverage) < _UNLIKELY if count else False
+    shifted = abs(float(np.mean(error / found.log_sd))) * math.sqrt(size) > ndtri(1 - _UNLIKELY / 2) and size >= 2
     names = tuple(n for n, o in zip(evidence.names, outside, strict=True) if o)
     return Drift(names, (1 - coverage) * size, float(np.median(np.exp(error)) - 1), bool(too_many or shifted))
 

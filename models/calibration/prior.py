@@ -27,3 +27,14 @@ class Prior:
             raise CalibrationError("a prior needs finite means within their bounds and positive widths", value=self.names)
         if not (self.noise_sd > 0 and self.noise_weight > 0):
             raise CalibrationError("the noise of a prior must be positive", value=self.noise_sd)
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptancePrior:
+    """Median and spread of the first position's acceptance (logit) and of the ratio from one position to the next (log)."""
+
+    first: float
+    first_sd: float
+    ratio: float
+    ratio_sd: float
+    noise_sd: float  # of the log of a measured acceptance length

@@ -9,8 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from models.calibration.acceptance import AcceptancePrior
-from models.calibration.prior import Prior
+from models.calibration.prior import AcceptancePrior, Prior
 from models.errors import UnknownNameError
 
 _FILE = Path(__file__).parent / "step_prior.json"

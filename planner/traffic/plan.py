@@ -11,19 +11,21 @@ from models.catalog.devices import catalogue_version
 from models.describe.configuration import Configuration
 from models.describe.scenario import Scenario
 from models.errors import InputError
-from planner.answer import SCHEMA_VERSION, Answer, CalibrationUsed, Ranked, Relaxation, SwitchPoint, Trials
+from planner.answer import SCHEMA_VERSION, Answer, CalibrationUsed, Relaxation, SwitchPoint, Trials
 from planner.launch_commands import launch_commands
 from planner.launchability import launchable
 from planner.options import Options
 from planner.ranking import pareto_front
 from planner.rejections import left_out_notes
 from planner.traffic.answer import Findings, explanation, notes_of, ranked_trial, refused, trials_of
+from planner.traffic.decision import traffic_options
 from planner.traffic.load import Traffic, load, resolved_warnings
 from planner.traffic.probability import TOP, TOP_SEEDS, confidence, draws
 from planner.traffic.relax import Tried, conflicts, deadline_relaxations, rate_relaxation, rate_switches
 from planner.traffic.search import TrafficSearch, explore, simulate_candidates
 from planner.traffic.ties import Contender, leading, ordered, screened
 from planner.traffic.trial import Trial
+from planner.weigh import Standing, standing
 from solvers.executors import local_executor
 from solvers.space import build_space, configuration_from
 from solvers.status import Status
@@ -56,7 +58,10 @@ def plan_traffic(scenario: Scenario, options: Options, started: float) -> Answer
     found = _candidates(traffic, scenario, options) if scenario.candidates is not None else _searched(traffic, scenario, options)
     ranked = tuple(ranked_trial(traffic, one, rank) for rank, one in enumerate(found.contenders, start=1))
     findings = _findings(traffic, scenario, found, options) if options.explain else Findings(found.refusals, found.undecided)
-    return _answer(traffic, ranked, found, findings, started)
+    sure = Standing(ranked)
+    if options.launch:
+        sure = standing(traffic.case, ranked, traffic_options(traffic, ranked, options), options.stored)
+    return _answer(traffic, sure, found, findings, started)
 
 
 def _candidates(traffic: Traffic, scenario: Scenario, options: Options) -> _Ranking:
@@ -133,8 +138,8 @@ def _planned_again(changed: Scenario, tried: Tried, options: Options) -> str | N
     return None if fine is None else next((label for label, one, _ in tried if one == fine), "another configuration")
 
 
-def _answer(traffic: Traffic, ranked: tuple[Ranked, ...], found: _Ranking, findings: Findings, started: float) -> Answer:
-    case, trials = traffic.case, found.trials
+def _answer(traffic: Traffic, sure: Standing, found: _Ranking, findings: Findings, started: float) -> Answer:
+    case, trials, ranked = traffic.case, found.trials, sure.ranked
     winner = ranked[0] if ranked and ranked[0].feasible and ranked[0].launchable[case.engine.name] is True else None
     left = left_out_notes(case) if trials is not None else ()
     interrupted = trials is not None and trials.interrupted
@@ -144,7 +149,8 @@ def _answer(traffic: Traffic, ranked: tuple[Ranked, ...], found: _Ranking, findi
         objective=case.scenario.objectives[0], bound=None, gap=None, evaluated=found.evaluated, space=found.space,
         calibration=CalibrationUsed(name=case.calibration.name, version=case.calibration.version, requested=case.scenario.calibration),
         catalogue_version=catalogue_version(), engine=f"{case.engine.name} {case.engine.version}",
-        warnings=(*resolved_warnings(traffic), *notes_of(traffic, found.contenders, findings), *left),
+        warnings=(*resolved_warnings(traffic), *sure.warnings, *notes_of(traffic, found.contenders, findings), *left),
+        order_decided=sure.decided,
         configurations=ranked, pareto_front=pareto_front(ranked), explanation=explanation(traffic, ranked, findings),
         launch=launch_commands(case, Configuration.model_validate(winner.settings)) if winner else {}, trials=trials,
         elapsed_s=round(time.perf_counter() - started, 4),

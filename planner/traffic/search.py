@@ -133,7 +133,7 @@ def _range(values: tuple[int, ...], *, log: bool = False) -> Domain:
 
 def _hopeful(case: Case, space: Space) -> np.ndarray:
     """Branches in which a single request, alone, meets every deadline and limit (all branches when none does)."""
-    alone = _burst(case, 1)
+    alone = as_burst(case, 1)
     grid = Grid.of(alone, replace(space, admission_limit=(None,), max_num_seqs=(alone.request.samples,)))
     _, cells = full_resolution.bounded_cells(grid)
     keep = np.zeros(len(grid.columns.buffers), dtype=np.bool_)
@@ -141,7 +141,8 @@ def _hopeful(case: Case, space: Space) -> np.ndarray:
     return keep if keep.any() else ~keep
 
 
-def _burst(case: Case, count: int) -> Case:
+def as_burst(case: Case, count: int) -> Case:
+    """The same requests, ``count`` at once."""
     request = case.request.model_copy(update={"arrivals": Arrivals(burst=count)})
     scenario = case.scenario.model_copy(update={"workload": {case.class_name: request}})
     return replace(case, request=request, scenario=scenario)
@@ -152,7 +153,7 @@ def _seeds(traffic: Traffic, space: Space, domains: dict[str, Domain]) -> list[C
     found: list[Choice] = []
     most = _largest(domains["max_num_seqs"])
     for count in BURSTS:
-        case = _burst(traffic.case, count)
+        case = as_burst(traffic.case, count)
         grid = Grid.of(case, replace(space, admission_limit=(None,)))
         for _, cell in full_resolution.solve(grid, keep=2).best:
             one = grid.configuration(cell)

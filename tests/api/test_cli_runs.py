@@ -119,9 +119,6 @@ def test_advice_names_runs_with_commands_until_the_data_decides(home, capsysbina
     assert later["perfect_gain"] < advice["perfect_gain"]
     plan = answer(capsysbinary, "plan", str(home / "close.yaml"), "--no-proof")
     assert plan["configurations"][0]["probability_best"] > 0
-    rates = CLOSE.replace("{burst: 8}", "{rate: 4 /s}")
-    (home / "rates.yaml").write_text(rates)
-    assert run(["advise", str(home / "rates.yaml")]) == 2
 
 
 DIES = """

@@ -7,14 +7,14 @@ import pytest
 from scipy.stats import norm
 
 from models.describe.configuration import Configuration
-from planner.decision import Belief, Choice, after, best_chances, perfect, value_of
+from planner.decision import Belief, Choice, after, best_chances, order_of, value_of
 
 PLAIN = Configuration(max_num_seqs=1, max_num_batched_tokens=1)
 EYE = np.eye(2)
 
 
 def choice(label, prefill, decode, limits=None, metrics=None):
-    return Choice(label, PLAIN, prefill, decode, metrics or {}, limits or {}, queued=False, worth=1.0)
+    return Choice(label, None, PLAIN, prefill, decode, metrics or {}, limits or {}, queued=False, worth=1.0)
 
 
 def belief(prefill_sd, decode_sd, noise=1e-6):
@@ -27,15 +27,15 @@ TINY = 1e-12
 def test_the_order_of_two_choices_is_the_normal_integral():
     """One spends all its time in prefill, the other in decode: log v1 - log v2 is normal."""
     found = [choice("a", 1.0, TINY), choice("b", TINY, 1.1)]
-    chances, order, gain = perfect(found, [EYE, EYE], belief(0.2, 0.3))
+    sure = order_of(found, [EYE, EYE], belief(0.2, 0.3))
     sd = math.hypot(0.2, 0.3)
     expected = norm.cdf(math.log(1.1) / sd)
-    assert order == pytest.approx(expected, abs=0.03)
-    assert chances == pytest.approx([expected, 1 - expected], abs=0.03)
+    assert sure.probability == pytest.approx(expected, abs=0.03)
+    assert sure.chances == pytest.approx([expected, 1 - expected], abs=0.03)
     means = math.exp(0.2**2 / 2), math.exp(0.3**2 / 2) / 1.1
     d = math.log(means[0] / means[1]) / sd + sd / 2
     best = means[1] + means[0] * norm.cdf(d) - means[1] * norm.cdf(d - sd)  # Margrabe 1978: E[max] = E[b] + E[(a - b)+]
-    assert gain == pytest.approx(best / max(means) - 1, abs=0.02)
+    assert sure.gain == pytest.approx(best / max(means) - 1, abs=0.02)
 
 
 def test_a_run_is_worth_something_only_where_it_can_change_the_choice():
@@ -43,7 +43,7 @@ def test_a_run_is_worth_something_only_where_it_can_change_the_choice():
     slopes, unsure = [EYE, EYE], belief(0.2, 0.3)
     both = value_of(found, slopes, unsure, EYE)
     one = value_of(found, slopes, unsure, EYE[:1])
-    assert both == pytest.approx(perfect(found, slopes, unsure)[2], abs=0.03)  # without noise: perfect knowledge of both
+    assert both == pytest.approx(order_of(found, slopes, unsure).gain, abs=0.03)  # without noise: perfect knowledge of both
     assert 0 < one < both
     assert value_of(found, slopes, Belief(unsure.covariance, 100.0), EYE) == pytest.approx(0.0, abs=1e-3)  # noise drowns it
     alike = [choice("a", 1.0, 1.0), choice("b", 1.0, 1.0)]

@@ -1,6 +1,7 @@
 """Writes the facts of ``tests/data/launch``: which arguments a released engine accepts, read from the package without running it.
 
     python tests/tools/extract_flags.py vllm vllm-0.33.0-….whl > tests/data/launch/vllm-0.33.0.json
+    python tests/tools/extract_flags.py vllm_bench vllm-0.33.0-….whl > tests/data/launch/bench/vllm-0.33.0.json
     python tests/tools/extract_flags.py sglang sglang-0.5.23-….whl
     python tests/tools/extract_flags.py llama_cpp xllamacpp-….whl [arg.cpp]
 
@@ -87,6 +88,18 @@ def vllm(wheel: zipfile.ZipFile) -> dict[str, object]:
     return {"flags": sorted(flags), "choices": choices, "speculative_keys": sorted(class_fields(speculative, "SpeculativeConfig"))}
 
 
+def vllm_bench(wheel: zipfile.ZipFile) -> dict[str, object]:
+    """``vllm bench serve``: its own options and those of its data sets."""
+    found: dict[str, list[str]] = {}
+    for path in ("serve.py", "datasets/datasets.py"):
+        found |= add_argument_calls(wheel.read(f"vllm/benchmarks/{path}").decode())
+    requests = ast.parse(wheel.read("vllm/benchmarks/lib/endpoint_request_func.py").decode())
+    backends = next(n for n in requests.body if isinstance(n, ast.AnnAssign) and ast.unparse(n.target) == "ASYNC_REQUEST_FUNCS")
+    assert isinstance(backends.value, ast.Dict)
+    names = [k.value for k in backends.value.keys if isinstance(k, ast.Constant)]
+    return {"flags": sorted(found), "choices": {"--dataset-name": found["--dataset-name"], "--backend": names}}
+
+
 def sglang(wheel: zipfile.ZipFile) -> dict[str, object]:
     found = add_argument_calls(wheel.read("sglang/srt/server_args.py").decode())
     groups = "sglang/srt/arg_groups/"
@@ -127,7 +140,7 @@ def main() -> None:
         if engine == "llama_cpp":
             facts = llama_cpp(wheel, Path(rest[0]) if rest else None)
         else:
-            facts = {"vllm": vllm, "sglang": sglang}[engine](wheel)
+            facts = {"vllm": vllm, "vllm_bench": vllm_bench, "sglang": sglang}[engine](wheel)
     print(json.dumps({"package": Path(package).name, **facts}, indent=1))  # noqa: T201
 
 
