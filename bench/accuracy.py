@@ -1,13 +1,14 @@
 """How near the calibrated predictions come to published measurements: TTFT and TPOT of closed loops on rows that were held out.
 
-    python bench/accuracy.py TABLE.csv [--calibrate-on 5] [--seed 0] [--json]
+    python bench/accuracy.py TABLE.csv [--calibrate-on 5] [--seed 0] [--json] [--quick] [--leave-out]
 
 Everything is fitted at run time from the table that is given. Protocols, for each (model, system, engine, precision) group in turn:
     K       the fit sees all other groups and K random rows of this group, and predicts the group's other rows
     0       the fit sees the other groups only, and predicts the whole group
     K only  one fit sees K rows of every group and nothing else
-each on distinct measurements, refitted for every group. K and 0 also on the table as listed, duplicates kept: there one fit whose held-out
-rows are removed in closed form (its linearisation, not its coefficients, has seen them).
+each on distinct measurements, refitted for every group. K and 0 also on the table as listed, duplicates kept, and with ``--leave-out``
+without all other groups of the model, the system or the engine, and on halves of the groups: there one fit whose held-out rows are
+removed in closed form (its linearisation, not its coefficients, has seen them). What needs relatives in the table shows there.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import argparse
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.silicon_rows import Row, architectures, distinct, load_architecture, read_table, with_years
+from bench.silicon_rows import Refused, Row, architectures, distinct, load_architecture, read_table, thin, with_years
 from models.calibration.additive import AdditiveModel, Fit, Floats, Ints, Kernel, Table, interval_scale
 from models.calibration.served_load import LoadFacts, ServedLoad, first_token_terms, load_facts, shape_of, step_terms
 from models.catalog.devices import load_device
@@ -35,6 +37,12 @@ from models.errors import GoodputError
 METRICS = ("tpot", "ttft")
 COVERAGE, QUANTILE = 0.9, 1.6448536269514722  # two-sided 90 % of a normal
 _ENOUGH = 50  # held-out errors that a learned interval width needs
+MOST_ROWS = 4000  # a fit takes rows^2 memory and rows^3 time
+HALVES = (0, 1, 2)
+Predict = Callable[[AdditiveModel, Floats, dict[str, Ints]], "Outcome"]
+
+
+_NOTHING = (np.zeros(0, dtype=np.intp), np.zeros(0), np.zeros(0))
 
 
 @dataclass(frozen=True)
@@ -46,34 +54,33 @@ class Outcome:
     half_width: Floats
 
 
-def facts_of(rows: list[Row]) -> list[LoadFacts]:
-    known = architectures()
+def facts_of(rows: list[Row]) -> tuple[dict[int, LoadFacts], list[Refused]]:
+    """Physical quantities by line of the file, and the rows whose device or model lacks what they need."""
+    known, found, refused = architectures(), {}, []
     shapes = {m: shape_of(load_architecture(known[m])) for m in {r.model for r in rows}}
-    return [
-        load_facts(
-            ServedLoad(
+    for r in rows:
+        try:
+            load = ServedLoad(
                 arch=load_architecture(known[r.model]), device=load_device(r.system), compute_precision=r.compute_precision,
                 dense_bits=r.dense_bits, expert_bits=r.expert_bits, kv_format=r.kv_format, devices=r.devices,
                 attention_ranks=r.attention_ranks, expert_parallel=r.expert_parallel, concurrency=r.concurrency,
                 prompt=r.prompt, output=r.output,
-            ),
-            shapes[r.model],
-        )
-        for r in rows
-    ]  # fmt: skip
+            )  # fmt: skip
+            found[r.line] = load_facts(load, shapes[r.model])
+        except GoodputError as reason:
+            refused.append(Refused(r.line, r.key, str(reason)))
+    return found, refused
 
 
 def labels_of(rows: list[Row]) -> dict[str, list[str]]:
     parallel = [f"{r.devices}/{r.attention_ranks}/{r.expert_parallel}" for r in rows]
     version = [f"{r.engine} {r.version}" for r in rows]
-    pairs = list(zip(rows, version, parallel, strict=True))
+    deployed = [f"{r.group} {v} {p}" for r, v, p in zip(rows, version, parallel, strict=True)]
     return {
         "engine": [r.engine for r in rows], "model": [r.model for r in rows], "version": version, "group": [r.group for r in rows],
         "device_precision": [f"{r.system} {r.precision}" for r in rows], "engine_harness": [f"{r.engine} {r.harness}" for r in rows],
-        "engine_device": [f"{r.engine} {r.system}" for r in rows], "engine_model": [f"{r.engine} {r.model}" for r in rows],
-        "model_version": [f"{r.model} {v}" for r, v, _ in pairs], "group_version": [f"{r.group} {v}" for r, v, _ in pairs],
-        "group_parallelism": [f"{r.group} {p}" for r, _, p in pairs],
-        "group_version_parallelism": [f"{r.group} {v} {p}" for r, v, p in pairs],
+        "engine_model": [f"{r.engine} {r.model}" for r in rows],
+        "group_version": [f"{r.group} {v}" for r, v in zip(rows, version, strict=True)], "group_version_parallelism": deployed,
     }  # fmt: skip
 
 
@@ -122,7 +129,7 @@ def _learned_scale(model: AdditiveModel, fit: Fit, groups: dict[str, Ints], keep
 
 def evaluate(model: AdditiveModel, measured: Floats, groups: dict[str, Ints], keep: int) -> Outcome:
     """Each group in turn: a fit on the other groups in full plus ``keep`` rows of this one."""
-    found: list[tuple[Ints, Floats, Floats]] = []
+    found = [_NOTHING]
     for name, rows in groups.items():
         test, others = rows[keep:], {o: r for o, r in groups.items() if o != name}
         if not len(test):
@@ -133,16 +140,34 @@ def evaluate(model: AdditiveModel, measured: Floats, groups: dict[str, Ints], ke
     return Outcome(*(np.concatenate(part) for part in zip(*found, strict=True)))
 
 
-def evaluate_once(model: AdditiveModel, measured: Floats, groups: dict[str, Ints], keep: int) -> Outcome:
-    """As ``evaluate``, from one fit of all rows whose blocks are removed in closed form; a group's width comes from the others."""
+def evaluate_once(model: AdditiveModel, measured: Floats, groups: dict[str, Ints], keep: int, hidden: Mapping[str, Ints]) -> Outcome:
+    """As ``evaluate``, from one fit of all rows whose blocks are removed in closed form; a group's width comes from the others.
+
+    ``hidden``: rows of other groups that a group's prediction must not use either.
+    """
     fit = model.fit(measured, np.arange(len(measured)))
     tests = {name: rows[keep:] for name, rows in groups.items() if len(rows) > keep}
-    errors = dict(zip(tests, model.held_out(fit, list(tests.values())), strict=True))
-    found: list[tuple[Ints, Floats, Floats]] = []
+    blocks = [np.concatenate([rows, hidden.get(name, _NOTHING[0])]) for name, rows in tests.items()]
+    removed = model.held_out(fit, blocks) if len(measured) else []
+    errors = {name: (e[: len(rows)], sd[: len(rows)]) for (name, rows), (e, sd) in zip(tests.items(), removed, strict=True)}
+    found = [_NOTHING]
     for name, (error, sd) in errors.items():
         others = [e for other, e in errors.items() if other != name]
         found.append((tests[name], -error, sd * _scale(others) * QUANTILE))
     return Outcome(*(np.concatenate(part) for part in zip(*found, strict=True)))
+
+
+def relatives(rows: list[Row], groups: dict[str, Ints], attribute: str) -> dict[str, Ints]:
+    """By group the rows of other groups with the same ``attribute``."""
+    values = np.array([getattr(r, attribute) for r in rows])
+    return {name: np.setdiff1d(np.flatnonzero(values == values[mine[0]]), mine) for name, mine in groups.items()}
+
+
+def half(rows: list[Row], seed: int) -> list[Row]:
+    """Rows of a random half of the groups."""
+    names = np.random.default_rng(seed).permutation(sorted({r.group for r in rows}))
+    kept = set(names[: -(-len(names) // 2)].tolist())
+    return [r for r in rows if r.group in kept]
 
 
 def evaluate_only(model: AdditiveModel, measured: Floats, groups: dict[str, Ints], keep: int) -> Outcome:
@@ -155,8 +180,10 @@ def evaluate_only(model: AdditiveModel, measured: Floats, groups: dict[str, Ints
     return Outcome(test, answer.log_mean - measured[test], answer.log_sd * _scale(errors) * QUANTILE)
 
 
-def summary(error: Floats, half_width: Floats) -> dict[str, float]:
-    """Absolute percentage errors and bias as fractions, share of measurements within their 90 % interval."""
+def summary(error: Floats, half_width: Floats) -> dict[str, float | None]:
+    """Absolute percentage errors and bias as fractions, share of measurements within their 90 % interval; null where no row is left."""
+    if not len(error):
+        return {"rows": 0, "median_ape": None, "mean_ape": None, "bias": None, "coverage_90": None}
     relative = np.exp(error) - 1.0
     return {
         "rows": len(error), "median_ape": float(np.median(np.abs(relative))), "mean_ape": float(np.mean(np.abs(relative))),
@@ -170,30 +197,63 @@ def report(rows: list[Row], outcome: Outcome) -> dict[str, Any]:
     return {"overall": summary(outcome.error, outcome.half_width), "groups": by_group}
 
 
-def _protocols(rows: list[Row], way: str, keep: int, seed: int) -> dict[str, dict[str, Any]]:
-    facts, groups = facts_of(rows), _groups(rows, np.random.default_rng(seed))
-    out: dict[str, dict[str, Any]] = defaultdict(dict)
-    for metric in METRICS:
-        model, measured = build(rows, facts, metric), _measured(rows, metric)
+@dataclass(frozen=True)
+class Prepared:
+    """Rows with their physical quantities, grouped; what every protocol starts from."""
+
+    rows: list[Row]
+    groups: dict[str, Ints]
+    models: dict[str, AdditiveModel]
+    measured: dict[str, Floats]
+
+    @classmethod
+    def of(cls, rows: list[Row], facts: Mapping[int, LoadFacts], seed: int) -> Prepared:
+        known = [facts[r.line] for r in rows]
+        groups = _groups(rows, np.random.default_rng(seed))
+        return cls(rows, groups, {m: build(rows, known, m) for m in METRICS}, {m: _measured(rows, m) for m in METRICS})
+
+    def report(self, predict: Predict) -> dict[str, Any]:
+        """Each metric's errors under one protocol."""
+        return {m: report(self.rows, predict(self.models[m], self.measured[m], self.groups)) for m in METRICS}
+
+
+def _distinct(given: Prepared, keep: int) -> dict[str, Any]:
+    found = {f"distinct, K={k}": given.report(partial(evaluate, keep=k)) for k in dict.fromkeys((keep, 0))}
+    return found | ({f"distinct, K={keep} only": given.report(partial(evaluate_only, keep=keep))} if keep else {})
+
+
+def _listed(given: Prepared, keep: int) -> dict[str, Any]:
+    return {f"as listed, K={k}": given.report(partial(evaluate_once, keep=k, hidden={})) for k in dict.fromkeys((keep, 0))}
+
+
+def _left_out(given: Prepared, facts: Mapping[int, LoadFacts], keep: int) -> dict[str, Any]:
+    """Everything else of the group's model, system or engine hidden; and tables of half of the groups."""
+    found: dict[str, Any] = {}
+    for k in dict.fromkeys((keep, 0)):
+        for kind in ("model", "system", "engine"):
+            hidden = relatives(given.rows, given.groups, kind)
+            found[f"other groups of the {kind} hidden, K={k}"] = given.report(partial(evaluate_once, keep=k, hidden=hidden))
+    for seed in HALVES:
+        part = Prepared.of(half(given.rows, seed), facts, seed)
         for k in dict.fromkeys((keep, 0)):
-            predict = evaluate if way == "distinct" else evaluate_once
-            out[f"{way}, K={k}"][metric] = report(rows, predict(model, measured, groups, k))
-        if way == "distinct" and keep:
-            out[f"{way}, K={keep} only"][metric] = report(rows, evaluate_only(model, measured, groups, keep))
-    return out
+            found[f"half of the groups, seed {seed}, K={k}"] = part.report(partial(evaluate_once, keep=k, hidden={}))
+    return found
 
 
-def run(path: Path, keep: int, seed: int, *, listed: bool) -> dict[str, Any]:
+def run(path: Path, keep: int, seed: int, *, listed: bool = False, leave_out: bool = False) -> dict[str, Any]:
     read, refused = read_table(path)
-    ways = {"distinct": with_years(distinct(read))} | ({"as listed": with_years(read)} if listed else {})
-    if not ways["distinct"]:
+    facts, without = facts_of(read)
+    read, thinned = thin([r for r in read if r.line in facts], MOST_ROWS, seed)
+    refused = sorted([*refused, *without, *thinned], key=lambda r: r.line)
+    if not read:
         raise GoodputError("no row can be used", path=str(path), way_out="; ".join(Counter(r.reason for r in refused)))
-    found: dict[str, dict[str, Any]] = {}
-    for way, rows in ways.items():
-        found |= _protocols(rows, way, keep, seed)
+    given = Prepared.of(with_years(distinct(read)), facts, seed)
+    found = _distinct(given, keep)
+    found |= _listed(Prepared.of(with_years(read), facts, seed), keep) if listed else {}
+    found |= _left_out(given, facts, keep) if leave_out else {}
     main = found[f"distinct, K={keep}"]
     return {
-        "calibrate_on": keep, "seed": seed, "usable": len(read), "distinct": len(ways["distinct"]),
+        "calibrate_on": keep, "seed": seed, "usable": len(read), "distinct": len(given.rows),
         "overall": {m: main[m]["overall"] for m in METRICS},
         "groups": {g: {m: main[m]["groups"][g] for m in METRICS} for g in main["tpot"]["groups"]},
         "protocols": found,
@@ -203,6 +263,8 @@ def run(path: Path, keep: int, seed: int, *, listed: bool) -> dict[str, Any]:
 
 
 def _line(name: str, tpot: dict[str, float], ttft: dict[str, float]) -> str:
+    if not tpot["rows"]:
+        return f"{name[:64]:64}{0:6}  no group has a row left to predict"
     cells = (f"{m['median_ape']:7.1%}{m['mean_ape']:8.1%}{m['bias']:+8.1%}{m['coverage_90']:7.0%}" for m in (tpot, ttft))
     return f"{name[:64]:64}{tpot['rows']:6.0f}  {'  '.join(cells)}"
 
@@ -228,11 +290,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="choice of those rows")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--quick", action="store_true", help="leave out the table as listed")
+    parser.add_argument("--leave-out", action="store_true", help="also without the rest of a group's model, system, engine, and on halves")
     arguments = parser.parse_args()
     if arguments.calibrate_on < 0:
         parser.error("--calibrate-on cannot be negative")
     try:
-        result = run(arguments.table, arguments.calibrate_on, arguments.seed, listed=not arguments.quick)
+        result = run(arguments.table, arguments.calibrate_on, arguments.seed, listed=not arguments.quick, leave_out=arguments.leave_out)
     except GoodputError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -21,6 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import TextIO
 
+import numpy as np
+
 from models.catalog.devices import load_device
 from models.catalog.models_catalog import model_names
 from models.errors import FileFormatError, GoodputError
@@ -159,6 +161,9 @@ def read_row(row: dict[str, str], line: int, known: dict[str, str]) -> Row:
     gemm, moe = row.get("gemm_quant_mode") or "", row.get("moe_quant_mode") or ""
     if gemm not in _QUANT:
         raise ValueError(f"unknown quantisation {gemm!r}")
+    prompt, output = _integer(row, "isl", 0), _integer(row, "osl", 0)
+    if min(prompt, output) < 1:
+        raise ValueError("isl and osl must be at least 1")
     check_tensor_parallel(load_architecture(known[model]), max(_integer(row, "tp_size", 1) if devices > 8 else ranks, 1))
     compute, dense = _QUANT[gemm]
     if compute not in load_device(row["system"]).peaks:
@@ -169,7 +174,7 @@ def read_row(row: dict[str, str], line: int, known: dict[str, str]) -> Row:
         key=row.get("id") or str(line), line=line, model=model, engine=row["backend"], version=row.get("backend_version") or "",
         group=f"{row['model_path']} | {row['system']} | {row['backend']} | {row.get('precision') or 'unstated'}",
         system=row["system"], precision=row.get("precision") or "", harness=_harness(source), years=_years(source),
-        prompt=_integer(row, "isl", 0), output=_integer(row, "osl", 0), concurrency=_concurrency(row, source, replicas),
+        prompt=prompt, output=output, concurrency=_concurrency(row, source, replicas),
         devices=devices, attention_ranks=ranks, expert_parallel=expert_parallel, compute_precision=compute,
         dense_bits=dense if routed or gemm != "nvfp4" else 4.5, expert_bits=_EXPERT_BITS.get(moe or gemm, dense),
         kv_format="bf16" if compute == "bf16" and not gemm else "fp8_e4m3",
@@ -242,3 +247,23 @@ def with_years(rows: list[Row]) -> list[Row]:
             dated[row.engine].append(row.years)
     middle = {engine: sorted(values)[len(values) // 2] for engine, values in dated.items()}
     return [r if r.years is not None else replace(r, years=middle.get(r.engine, 0.0)) for r in rows]
+
+
+def thin(rows: list[Row], most: int, seed: int) -> tuple[list[Row], list[Refused]]:
+    """At most ``most`` rows, small groups whole and large ones by random choice; the others with the reason."""
+    if len(rows) <= most:
+        return rows, []
+    rng = np.random.default_rng(seed)
+    sizes = Counter(r.group for r in rows)
+    share = max(most // len(sizes), 1)
+    while sum(min(n, share + 1) for n in sizes.values()) <= most:
+        share += 1
+    rank = dict[int, int]()
+    seen: Counter[str] = Counter()
+    for i in rng.permutation(len(rows)).tolist():
+        rank[i] = seen[rows[i].group]
+        seen[rows[i].group] += 1
+    kept = [i for i in range(len(rows)) if rank[i] < share][:most]
+    chosen = set(kept)
+    reason = f"left out at random: more than {most} rows"
+    return [rows[i] for i in kept], [Refused(r.line, r.key, reason) for i, r in enumerate(rows) if i not in chosen]

@@ -11,6 +11,7 @@ Per decode step (section 8.2.1, 8.2.2)
     kv           sequences of a rank x (KV read at i + o/2 + recurrent state) / B
     compute      f_n b / (G P)
     links        two all-reduces a layer of b rows: ring, 2 (G - 1)/G x 2 bytes x hidden / l
+First token: a prompt's experts run on all G devices, the rest of it on its own a; a burst of prompts fills all of them.
 Interference (section 8.2.3): in a closed loop every step carries b/o prefills: compute, links, launches and the host's own part.
 Overflow: KV of b sequences over what the memory holds; above 1 the rest waits (Little's law, section 8.6.1).
 """
@@ -104,7 +105,8 @@ class LoadFacts:
     kv_s: float
     compute_s: float
     links_s: float
-    prefill_s: float
+    prefill_s: float  # of one prompt, its share of all devices
+    prompt_s: float  # of one prompt alone, on the ranks that attend to it
     prefill_links_s: float
     layers: int
     expert_layers: int
@@ -129,13 +131,16 @@ def load_facts(load: ServedLoad, shape: Shape) -> LoadFacts:
     kv = sequences * (context_read_bytes(load.arch, context, load.kv_format, ranks) + state_read_bytes(load.arch, ranks))
     linear = flops_per_token(load.arch)
     attention = prefill_flops(load.arch, load.prompt) - linear * load.prompt - flops_per_logit_row(load.arch)
-    prefill = (linear * load.prompt / peak + attention / load.device.peak("bf16")) / g
+    attention_s = attention / load.device.peak("bf16")
+    routed = 2.0 * shape.expert_parameters * shape.expert_fraction  # FLOPs of a token in its experts
+    prefill = (linear * load.prompt / peak + attention_s) / g
+    prompt = ((linear - routed) * load.prompt / peak + attention_s) / ranks + routed * load.prompt / (g * peak)
     row_links = 2 * shape.layers * 2.0 * (g - 1) / g * 2.0 * load.arch.hidden / link if g > 1 and link else 0.0
     overflow = kv_overflow(load, shape)
     bandwidth = load.device.memory_bandwidth_bytes_per_s
     return LoadFacts(
         weights_s=weights / bandwidth, kv_s=kv / bandwidth, compute_s=linear * b / (g * peak), links_s=row_links * b,
-        prefill_s=prefill, prefill_links_s=row_links * load.prompt,
+        prefill_s=prefill, prompt_s=prompt, prefill_links_s=row_links * load.prompt,
         layers=shape.layers, expert_layers=shape.expert_layers, latent_layers=shape.latent_layers, indexed_layers=shape.indexed_layers,
         linked_layers=shape.layers if g > 1 else 0, concurrency=b, slots=b / max(overflow, 1.0), output=load.output, overflow=overflow,
         features=(
@@ -167,7 +172,7 @@ def first_token_terms(f: LoadFacts, step_s: float) -> dict[str, float]:
     whole = f.output * step_s
     half = max(f.concurrency - 1.0, 0.0) / 2
     return {
-        "host": 5e-3, "launch": f.layers * 1e-5, "prefill": f.prefill_s, "prefill_links": f.prefill_links_s, "weights": f.weights_s,
+        "host": 5e-3, "launch": f.layers * 1e-5, "prefill": f.prompt_s, "prefill_links": f.prefill_links_s, "weights": f.weights_s,
         "burst": half * f.prefill_s, "burst_links": half * f.prefill_links_s, "step": step_s, "turnover": whole / f.concurrency,
         "overflow": whole * beyond, "host_row": f.concurrency * 1e-3,
     }  # fmt: skip

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+from collections import defaultdict
 
 import pytest
 
-from bench.accuracy import run
-from bench.silicon_rows import distinct, plain_model, read_table
+from bench.accuracy import run, show
+from bench.silicon_rows import distinct, plain_model, read_table, thin
 from models.errors import FileFormatError
 
 BASE = {
@@ -120,3 +121,77 @@ def test_short_rows_are_named_and_the_others_read(tmp_path):
     rows, refused = read_table(path)
     assert [r.line for r in rows] == [2]
     assert [r.line for r in refused] == [3]
+
+
+PLAIN = {"gemm_quant_mode": "", "moe_quant_mode": "", "precision": "bf16"}
+
+
+def many(model, system, count, **change):
+    """Rows of one group with growing concurrency."""
+    loads = [
+        {"batch_size": 2**i, "silicon_ttft_ms": 60.0 + 2**i, "silicon_tpot_ms": 8.0 + 0.1 * 2**i, "id": f"{model}{system}{i}"}
+        for i in range(count)
+    ]
+    return [{"model_path": model, "system": system, "silicon_data_source": "x.csv"} | one | change for one in loads]
+
+
+def test_unknown_names_and_broken_numbers_are_listed_with_their_reason(tmp_path):
+    bad = [{"model_path": "foo/Bar-7B"}, {"system": "zz9"}, {"system": "t4"}, {"isl": 0}, {"osl": -3}, {"isl": "nan"},
+           {"batch_size": "inf"}, {"silicon_ttft_ms": "nan"}, {"silicon_tpot_ms": 0}, {"silicon_ttft_ms": -1},
+           {"mode": "disagg"}, {"tp_size": "four"},
+           {"gemm_quant_mode": "odd"}]  # fmt: skip
+    found = run(write(tmp_path / "t.csv", *many("openai/gpt-oss-120b", "b200_sxm", 8), *bad), 5, 0, listed=True, leave_out=True)
+    assert found["usable"] == 8
+    assert [r["line"] for r in found["refused_rows"]] == list(range(10, 10 + len(bad)))
+    assert found["overall"]["tpot"]["rows"] == 3
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_a_table_without_rows_to_predict_says_so(tmp_path, rows):
+    path = write(tmp_path / "t.csv", *many("openai/gpt-oss-120b", "b200_sxm", rows))
+    found = run(path, 5, 0, listed=True, leave_out=True)
+    assert found["overall"]["ttft"] == {"rows": 0, "median_ape": None, "mean_ape": None, "bias": None, "coverage_90": None}
+    assert found["protocols"]["distinct, K=0"]["ttft"]["overall"]["rows"] == rows
+    assert "no group has a row left" in "\n".join(show(found))
+
+
+def test_the_order_of_columns_does_not_matter(tmp_path):
+    path = write(tmp_path / "a.csv", *many("openai/gpt-oss-120b", "b200_sxm", 8))
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    with (tmp_path / "b.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, sorted(rows[0], reverse=True))
+        writer.writeheader()
+        writer.writerows(rows)
+    assert run(path, 3, 0) == run(tmp_path / "b.csv", 3, 0)
+
+
+def test_hidden_relatives_cannot_help(tmp_path):
+    """Other devices thrice as slow move what is predicted of this one, unless all else of the engine is hidden."""
+    mine = many("openai/gpt-oss-120b", "b200_sxm", 8)
+    bias = defaultdict(list)
+    for slower in (1.0, 3.0):
+        others = [one | {"silicon_tpot_ms": one["silicon_tpot_ms"] * slower} for one in many("openai/gpt-oss-120b", "h200_sxm", 8, **PLAIN)]
+        found = run(write(tmp_path / "t.csv", *mine, *others), 0, 0, leave_out=True)
+        for protocol in ("distinct, K=0", "other groups of the engine hidden, K=0"):
+            groups = found["protocols"][protocol]["tpot"]["groups"]
+            bias[protocol].append(next(v for g, v in groups.items() if "b200" in g)["bias"])
+    seen, hidden = (abs(two - one) for one, two in bias.values())
+    assert seen > 0.05
+    assert hidden < seen / 10
+
+
+def test_a_huge_table_is_thinned_by_group(tmp_path):
+    rows, _ = read_table(
+        write(
+            tmp_path / "t.csv",
+            *many("openai/gpt-oss-120b", "b200_sxm", 12),
+            *many("openai/gpt-oss-120b", "h200_sxm", 3, **PLAIN),
+        )
+    )
+    kept, left = thin(rows, 8, seed=0)
+    sizes = [sum("h200" in r.group for r in kept), sum("b200" in r.group for r in kept)]
+    assert sizes == [3, 5]
+    assert {r.reason for r in left} == {"left out at random: more than 8 rows"}
+    assert sorted([r.line for r in kept] + [r.line for r in left]) == [r.line for r in rows]
+    assert thin(rows, 15, seed=0) == (rows, [])

@@ -54,6 +54,18 @@ def test_attention_data_parallel_keeps_whole_attention_on_each_device():
     assert data.kv_s == pytest.approx(tensor.kv_s)  # a quarter of the sequences, four times the heads
 
 
+def test_a_prompt_under_attention_data_parallelism_runs_on_its_own_ranks_but_for_its_experts():
+    """A dense prompt takes as long as on one device; a burst of them fills all four. Experts are spread over all in any case."""
+    one, tensor, data = (facts(load(devices=g, attention_ranks=a)) for g, a in ((1, 1), (4, 4), (4, 1)))
+    assert data.prompt_s == pytest.approx(one.prompt_s)
+    assert tensor.prompt_s == pytest.approx(one.prompt_s / 4)
+    assert data.prefill_s == tensor.prefill_s == pytest.approx(one.prefill_s / 4)
+    routed = load("openai/gpt-oss-120b", devices=4, attention_ranks=1)
+    experts = 2 * shape_of(routed.arch).expert_parameters * 4 / 128 * 1024 / 989.4e12
+    alone = facts(replace(routed, devices=1))
+    assert facts(routed).prompt_s == pytest.approx(alone.prompt_s - experts + experts / 4, rel=1e-6)
+
+
 def test_experts_touched_follow_the_chance_of_being_missed():
     """gpt-oss-120b: 128 experts, 4 a row: a batch of b touches 1 - (1 - 4/128)^b of them."""
     few, many = (load("openai/gpt-oss-120b", expert_bits=4.25, concurrency=b) for b in (1.0, 64.0))
