@@ -52,12 +52,12 @@ def forward_file(path, shapes=SHAPES, *, noise=0.02, seed=1, factor=1.0, true=TR
     return path
 
 
-def step_table(path, shapes=SHAPES, *, noise=0.02, seed=1, factor=1.0):
+def step_table(path, shapes=SHAPES, *, noise=0.02, seed=1, factor=1.0, true=TRUE):
     """A CSV of whole steps, the host included: totals over equal sequences."""
     rng = np.random.default_rng(seed)
     lines = ["kind,batch,new,context,ms"]
     for shape in shapes:
-        t = factor * seconds(shape) * math.exp(noise * rng.standard_normal())
+        t = factor * seconds(shape, true) * math.exp(noise * rng.standard_normal())
         kind = "decode" if shape[0][0] == 1 else "prefill"
         lines.append(f"{kind},{len(shape)},{sum(n for n, _ in shape)},{sum(c for _, c in shape)},{t * 1e3:.6f}")
     path.write_text("\n".join(lines) + "\n")
