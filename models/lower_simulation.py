@@ -17,6 +17,7 @@ from models.describe.calibration import Affine, EfficiencyTable, Table
 from models.describe.configuration import Configuration, DraftSource
 from models.describe.scheduler import BlockReserve, Retention, Scheduling, TurnedAway
 from models.errors import ContradictionError, NotCoveredError
+from models.facts.reads import context_read_bytes, state_read_bytes
 from models.kernels.burst import footprint
 from models.kernels.step import LINEAR, PHYSICAL, StepModel
 from models.lower import captured_rows, lower
@@ -43,11 +44,6 @@ def lower_simulation(
 
     Where prefill efficiency depends on the batch, a burst prefills as one batch and other traffic request by request.
     """
-    if configuration.offload_layers:
-        raise NotCoveredError(
-            "the simulator does not overlap offload copies with mixed steps", path="offload_layers", value=configuration.offload_layers,
-            way_out="keep every layer resident under simulated traffic",
-        )  # fmt: skip
     k = lower(case, BranchAxes.of(configuration))
     prefill, decode = _models(case, k, min(case.request.arrivals.burst or 1, configuration.max_num_seqs))
     pool, per_token = _pool(case, k, configuration), _kv_kib_per_token(k, case, configuration)
@@ -55,17 +51,37 @@ def lower_simulation(
     engine = EngineParameters(
         block_tokens=case.block_tokens, kv_blocks=_blocks(pool, per_token, case),
         max_model_len=case.scenario.engine.max_model_len or case.architecture.context,
-        kv_bytes_per_token=float(((k.kv_private_read / k.samples + k.kv_shared_read) / k.context)[0]),
+        **_reads(case, configuration, k),
         shared_read_once=case.calibration.shared_prefix_read == "once", constant_context=_constant(case),
         graph_sizes=captured_rows(case, (configuration.draft, configuration.draft_tokens), graphs),
         micro_batch=configuration.max_num_batched_tokens if case.engine.separate_batches else 0,
         tiled_from=case.engine.tiled_from(case.device.architecture, configuration.kv_format),
         delivery_s=case.calibration.delivery_s + case.calibration.request_s, **_scheduling(case, configuration, policy),
-        **_speculation(case, configuration, random=random),
+        **_speculation(case, configuration, random=random), **_copies(k, configuration),
     )  # fmt: skip
     elsewhere = lower_simulation(case, faster, random=random, policy=policy) if faster is not None else None
     scheduler = case.scenario.engine.scheduler
     return SimulationInputs(engine, prefill, decode, configuration.tensor_parallel, pool * 1024, scheduler.turned_away, elsewhere)
+
+
+def _reads(case: Case, configuration: Configuration, k: Columns) -> dict[str, Any]:
+    """Bytes that attention reads for each token of context, and for each of the last ``window`` where layers look no further back.
+
+    Beyond the window min(context, window) stays what it is. Several windows, compressed entries and indexers are spread over the
+    context of a typical request instead.
+    """
+    attention = [group.attention for group in case.architecture.layers if group.attention is not None]
+    windows = {one.window for one in attention if one.window is not None}
+    plain = not any(one.indexer is not None or one.compress_ratio for one in attention)
+    if len(windows) != 1 or not plain:
+        return {"kv_bytes_per_token": float(((k.kv_private_read / k.samples + k.kv_shared_read) / k.context)[0])}
+    window, tp = windows.pop(), configuration.tensor_parallel
+    whole, beyond = (context_read_bytes(case.architecture, tokens, configuration.kv_format, tp) for tokens in (window, window + 1))
+    growing = tp * (beyond - whole)
+    return {
+        "kv_bytes_per_token": float(growing), "window": window, "window_bytes_per_token": float(tp * whole / window - growing),
+        "state_bytes_per_sequence": float(tp * state_read_bytes(case.architecture, tp)),
+    }  # fmt: skip
 
 
 def own_policy(engine: str) -> Scheduling:
@@ -79,8 +95,6 @@ def _scheduling(case: Case, configuration: Configuration, policy: Scheduling | N
     chosen = policy or given.policy or own_policy(case.engine.name)
     whole = chosen in (Scheduling.FIXED, Scheduling.CONTINUOUS)
     waits = given.turned_away is TurnedAway.QUEUE
-    if waits and given.deadline_aware:
-        raise NotCoveredError("the simulator does not yet do this", path="engine.scheduler", way_out="leave deadline_aware or queue out")
     limit, seqs = configuration.admission_limit, configuration.max_num_seqs
     cache = Cache.VALUE if given.retention is Retention.VALUE else Cache.LRU
     return {
@@ -174,14 +188,16 @@ def _speculation(case: Case, configuration: Configuration, *, random: bool) -> d
     if configuration.draft is DraftSource.NONE:
         return {}
     given = case.request.speculation[configuration.draft]
-    if given.preparation > 0:
-        raise NotCoveredError(
-            "the simulator has no preparation before the first round", path=f"speculation.{configuration.draft}.preparation",
-            value=given.preparation, way_out="add it to the deadlines' budget, or plan a burst",
-        )  # fmt: skip
     measured = case.calibration.drafts.get(configuration.draft)
     chain = acceptance_chain(given, m, measured.draft_tokens if measured else None)
     if random:
-        return {"draft_tokens": m, "acceptance": chain}
+        return {"draft_tokens": m, "acceptance": chain, "preparation_s": given.preparation}
     mean = 1.0 + float(np.cumprod(chain).sum())
-    return {"draft_tokens": m, "tokens_per_round": mean}
+    return {"draft_tokens": m, "tokens_per_round": mean, "preparation_s": given.preparation}
+
+
+def _copies(k: Columns, configuration: Configuration) -> dict[str, Any]:
+    """Copies of the offloaded layers in a step, and the share of its computation that they cannot overlap (section 8.4.3)."""
+    layers = configuration.offload_layers
+    serial = layers / int(k.model_layers[0]) if configuration.prefetch_buffers == 1 else 0.0
+    return {"copy_s": layers * int(k.copy_us_per_layer[0]) * 1e-6, "copy_serial": serial} if layers else {}

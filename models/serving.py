@@ -62,6 +62,7 @@ def saved_by_block(tree: PrefixTree, inputs: SimulationInputs) -> Floats:
     uses = np.bincount(tree.paths, minlength=len(start))
     tokens = tree.tokens.astype(np.float64)
     read = inputs.engine.kv_bytes_per_token * start + inputs.engine.state_bytes_per_sequence
+    read += inputs.engine.window_bytes_per_token * np.minimum(start, inputs.engine.window)
     again: Floats = np.asarray(step_seconds(inputs.prefill, tokens, 0.0, causal_pairs(tokens, start), read, 1.0))
     return (1 - 1 / np.maximum(uses, 1)) * again / np.maximum(tokens / inputs.engine.block_tokens, 1e-9)
 

@@ -79,6 +79,8 @@ def _settings(
         "tokens_per_round": expected_tokens(engine), "kv_bytes": engine.kv_bytes_per_token, "state_bytes": engine.state_bytes_per_sequence,
         "shared_read_once": engine.shared_read_once, "async_scheduling": engine.async_scheduling, "seed": seed, "every_iteration": timeline,
         "check_after": stop.after if stop else 0, "check_good": stop.at_least_good if stop else 0,
+        "late_wait": engine.late_wait, "preparation_s": engine.preparation_s,
+        "window": engine.window, "window_bytes": engine.window_bytes_per_token, "copy_s": engine.copy_s, "copy_serial": engine.copy_serial,
         "cancel_count": 0 if requests.cancel is None else int(np.isfinite(requests.cancel).sum()),
     }  # fmt: skip
     for name, value in values.items():
@@ -224,12 +226,13 @@ def _limits(requests: RequestArrays, engine: EngineParameters, deadlines: Deadli
     return np.full((len(requests.class_names), 4), np.inf) if engine.deadline_aware else np.zeros((0, 4))
 
 
-def _slots(engine: EngineParameters) -> tuple[Records, Integers, Integers, Records, Integers]:
+def _slots(engine: EngineParameters) -> tuple[Records, Integers, Integers, Integers, Records, Integers]:
     size = engine.max_num_seqs
     return (
         np.zeros(size, memory.SLOT),
         np.arange(size)[::-1].copy(),
         np.zeros(size, np.int64),
+        np.zeros(size if engine.preparation_s > 0 else 0, np.int64),
         np.zeros(size + 1, memory.HEAP),
         np.zeros(engine.block_tokens, np.int64),
     )

@@ -196,7 +196,17 @@ class EngineParameters:
     tiled_from: int = 0  # new rows of a sequence in an execution batch from which a pair costs 1, below: the step model's short_pair_cost
     seconds_by_rows: tuple[float, ...] = ()  # measured seconds added for a step of n rows (the last entry holds beyond)
     attention: AttentionGrid | None = None  # measured seconds added for a step's attention
+    window: int = 0  # tokens that sliding-window layers look back; 0: no such layers, or spread over the context
+    window_bytes_per_token: float = 0.0  # read by those layers for each of the last ``window`` tokens
+    preparation_s: float = 0.0  # of a request's draft, between its first token and its first round
+    copy_s: float = 0.0  # copies of the offloaded layers, in every step
+    copy_serial: float = 0.0  # share of the step's computation that no copy overlaps (one prefetch buffer)
     delivery_s: float = 0.0  # from the engine to the client, on every token
+
+    def context_bytes(self, tokens: int) -> float:
+        """Bytes that one sequence reads in a step over ``tokens`` of context: plain layers all of it, window layers their window."""
+        windowed = self.window_bytes_per_token * min(tokens, self.window)
+        return self.kv_bytes_per_token * tokens + windowed + self.state_bytes_per_sequence
 
     def __post_init__(self) -> None:
         rows = self.max_num_seqs * (self.draft_tokens + 1)

@@ -15,6 +15,9 @@ Config = Annotated[
     str | None,
     typer.Option("--config", metavar="NAME", help="A candidate, a rank of the plan, or engine: the engine block and its defaults."),
 ]
+Policy = Annotated[
+    str | None, typer.Option(help="fixed, continuous, chunked or prefill-first; default: the scenario's, else the engine's own.")
+]
 
 
 def simulate(
@@ -25,7 +28,7 @@ def simulate(
     requests: Requests = 2000,
     seed: Seed = 0,
     rate: Annotated[str | None, typer.Option(metavar="RATE", help="Arrivals of all open classes together, e.g. '8 /s'.")] = None,
-    policy: Annotated[str | None, typer.Option(help="fixed, continuous, chunked or prefill-first; default: the engine's own.")] = None,
+    policy: Policy = None,
     expected: Annotated[bool, typer.Option("--expected", help="Every speculative round emits its mean instead of a draw.")] = False,
     knee: Annotated[bool, typer.Option("--knee", help="Find the highest rate within the deadlines, with the curve around it.")] = False,
     as_json: AsJson = False,

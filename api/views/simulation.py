@@ -79,7 +79,7 @@ def _outcome(answer: SimulationAnswer) -> list[tuple[str | Text, str | Text]]:
         ),
     ]
     if answer.refused:
-        rows.append(("refused", ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in answer.refused.items())))
+        rows.append(("no answer here", ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in answer.refused.items())))
     if answer.overload:
         rows.append(("queue grows by", f"{parts.figure(answer.queue_growth_per_s)} requests/s"))
     return rows

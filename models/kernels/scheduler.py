@@ -21,18 +21,35 @@ from models.kernels.scheduler_batch import (
     skip_followers,
 )
 from models.kernels.scheduler_blocks import available, blocks_of, extend_prefix, take_blocks
-from models.kernels.scheduler_events import heap_push, log_gaps, next_finish, pending_pop, stack_push
+from models.kernels.scheduler_events import log_gaps, next_finish, pending_pop, stack_push
 from models.kernels.scheduler_slots import (
     accepted_tokens,
+    begin_decoding,
     drop_prefill,
     end_request,
     finish_slot,
-    join_decoders,
     judge_good,
     leave_decoders,
     next_cancel_time,
+    next_prepared_time,
+    prepare_draft,
+    prepared_due,
+    rounds_below,
+    waiting,
+    windows_filled,
 )
-from models.kernels.scheduler_state import CACHE_OFF, CANCELLED, DECODE_ROW, FINISHED, NEVER, PENDING, PREFILL_ROW, RESERVE_WHOLE, World
+from models.kernels.scheduler_state import (
+    CACHE_OFF,
+    CANCELLED,
+    DECODE_ROW,
+    FINISHED,
+    INSTANT,
+    NEVER,
+    PENDING,
+    PREFILL_ROW,
+    RESERVE_WHOLE,
+    World,
+)
 from models.kernels.scheduler_step import iterations_until, linear_run, run_seconds
 
 
@@ -78,8 +95,9 @@ def longest_run(w: World) -> int:
     most = state.same_for
     if state.decoding > 0:
         most = min(most, next_finish(w) - state.rounds)
-    waiting = state.resume > 0 or state.queue_head < state.queue_tail
-    if settings.cache != CACHE_OFF and waiting and state.sequences > 0.0:
+        if state.below > 0:
+            most = min(most, rounds_below(w))
+    if settings.cache != CACHE_OFF and waiting(w) > 0 and state.sequences > 0.0:
         return 1
     if settings.total_blocks == 0 or settings.reserve == RESERVE_WHOLE or most <= 1:
         return most
@@ -116,7 +134,7 @@ def record_sample(w: World) -> None:
         state.sample_s *= 2.0
     sample = w.samples[state.samples]
     sample.time, sample.running = state.time, state.running
-    sample.waiting = state.queue_tail - state.queue_head + state.resume
+    sample.waiting = waiting(w)
     sample.used_blocks = settings.total_blocks - state.pristine - state.evictable if settings.total_blocks > 0 else 0
     sample.hit_tokens, sample.lookup_tokens = state.hit_tokens, state.lookups_tokens
     sample.preemptions, sample.recomputed = state.preemptions, state.recomputed
@@ -128,7 +146,7 @@ def record_sample(w: World) -> None:
 def log_round_gaps(w: World, first: float, slope: float, count: int) -> None:
     """Gaps of the decoders of this run; a decoder that waited since its first token sees its own first gap."""
     state = w.state[0]
-    if mixes(w) or (state.newcomers == 0 and state.round_end == state.time):
+    if state.newcomers == 0 and (mixes(w) or state.round_end == state.time):
         log_gaps(w, first, slope, count, state.decoders)
         stack_push(w, first + slope * (count - 1.0))
         return
@@ -161,6 +179,8 @@ def draw_round(w: World) -> None:
             w.slots[slot].progress += tokens
             if settings.constant_context == 0:
                 state.context += tokens
+                if w.slots[slot].below > 0:
+                    state.window_context += tokens
         slot = w.slots[slot].next
 
 
@@ -178,6 +198,7 @@ def advance(w: World, first: float, slope: float, count: int) -> None:
             take_blocks(w, rounds_need(w, settings.block_tokens, state.rounds + 1, count - 1))
         state.rounds += count
         state.context += count * state.growth
+        state.window_context += count * state.window_growth
     start = state.time
     state.time += seconds
     state.seen = start + run_seconds(first, slope, count - 1) if settings.async_scheduling > 0 else state.time
@@ -187,6 +208,8 @@ def advance(w: World, first: float, slope: float, count: int) -> None:
         state.round_end = state.time
         if settings.random > 0:
             draw_round(w)
+        if state.below > 0:
+            windows_filled(w)
     state.round_blocks_taken = 0
     if state.sequences > 0.0:
         for place in range(state.prefilling):
@@ -247,16 +270,16 @@ def finish_prompts(w: World) -> None:
             finish_slot(w, slot, FINISHED)
             judge_good(w, request)
             continue
-        join_decoders(w, slot, w.slots[slot].target, w.results[request].generated)
-        if settings.random == 0:
-            rounds = left if settings.tokens_per_round == 1.0 else int(-(-(left / settings.tokens_per_round - 1e-9) // 1.0))
-            heap_push(w, slot, state.rounds + rounds)
+        if settings.preparation_s > 0.0 and w.results[request].generated == 1:
+            prepare_draft(w, slot)
+        else:
+            begin_decoding(w, slot)
     state.prefilling = kept
 
 
 @rare
 def cancel_due(w: World) -> None:
-    """Cancelled requests stop here: the iteration in flight has ended, so their blocks are free (section 8.3.2)."""
+    """Cancelled requests stop here: the iterations submitted have ended, so their blocks are free (section 8.3.2)."""
     state = w.state[0]
     while next_cancel_time(w) <= state.seen:
         request = w.cancel_order[state.next_cancel]
@@ -301,7 +324,10 @@ def idle(w: World) -> bool:
     """Nothing to run: jump to the next arrival. False where there is none (a request can never be scheduled)."""
     state = w.state[0]
     skip_followers(w)
+    state.seen = state.time  # nothing is in flight
     time = next_arrival_time(w)
+    if state.preparing > 0:
+        time = min(time, next_prepared_time(w), next_cancel_time(w))
     if state.preempted_now > 0 or state.done == w.arrival.shape[0] or time <= state.time:
         return True
     if time >= float(NEVER):
@@ -310,7 +336,21 @@ def idle(w: World) -> bool:
         state.stuck = 1
         return False
     state.time = max(state.time, time)
+    state.seen = state.time
     return True
+
+
+@part
+def take_events(w: World) -> None:
+    """Arrivals, cancellations and prepared drafts since the last decision."""
+    state = w.state[0]
+    skip_followers(w)
+    while next_arrival_time(w) <= state.seen:
+        receive_next(w)
+    if next_cancel_time(w) <= state.seen:
+        cancel_due(w)
+    if next_prepared_time(w) <= state.time + INSTANT:
+        prepared_due(w)
 
 
 @part
@@ -335,7 +375,7 @@ def build_batch(w: World) -> None:
 def next_event(w: World) -> float:
     """When a run has to stop because of the clock: an arrival that could be admitted or refused, or a cancellation."""
     state, settings = w.state[0], w.settings[0]
-    until = next_cancel_time(w)
+    until = min(next_cancel_time(w), next_prepared_time(w) - INSTANT)
     if state.open > 0 or settings.admission_limit > 0:
         until = min(until, next_arrival_time(w))
     return until
@@ -346,11 +386,7 @@ def run_scheduler(w: World) -> None:
     """Simulate until every request has ended (or the early stop says enough)."""
     state, settings = w.state[0], w.settings[0]
     while state.done < w.arrival.shape[0] and state.stopped == 0:
-        skip_followers(w)
-        while next_arrival_time(w) <= state.seen:
-            receive_next(w)
-        if next_cancel_time(w) <= state.seen:
-            cancel_due(w)
+        take_events(w)
         build_batch(w)
         if state.sequences == 0.0 and state.decoding == 0:
             if not idle(w):

@@ -3,7 +3,8 @@
 Order of a scheduling decision (CHUNKED is vLLM V1 and Sarathi; CONTINUOUS is Orca: whole prompts join the decodes):
 1. every decoder gets its rows; where blocks run out, the last admitted request is preempted until they suffice;
 2. unfinished prompts in order of admission get min(rest, chunk cap, budget left);
-3. unless somebody was preempted, waiting requests are admitted first come first served, the preempted ones before all.
+3. unless somebody was preempted, waiting requests are admitted first come first served, the preempted ones before all. With
+   deadlines in view the head of the line is refused when it would be late, or goes behind everybody who may still be on time.
 PREFILL_FIRST (SGLang without mixed chunks, vLLM V0) does 2 and 3 first and decodes only when they have nothing.
 FIXED admits a whole group when the previous one is done, prefills all of it, then decodes to the end.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from models.kernels.jit import part, rare
 from models.kernels.scheduler_blocks import acquire_prefix, available, blocks_of, cached_prefix, extend_prefix, take_blocks
-from models.kernels.scheduler_slots import advanced, end_request, preempt, run_append
+from models.kernels.scheduler_slots import advanced, end_request, preempt, run_append, waiting
 from models.kernels.scheduler_state import (
     CACHE_OFF,
     CHUNKED,
@@ -28,7 +29,7 @@ from models.kernels.scheduler_state import (
     TOO_LARGE,
     World,
 )
-from models.kernels.scheduler_step import padded, shape_seconds, step_line
+from models.kernels.scheduler_step import copied, padded, shape_seconds, step_line
 
 
 @part
@@ -149,6 +150,8 @@ def add_chunk(w: World, slot: int, chunk: int) -> None:
     state.new_tokens += size
     state.pairs += size * cached + size * (size + 1.0) * 0.5
     state.kv_tokens += cached
+    if settings.window > 0:
+        state.window_kv += min(cached, float(settings.window))
     state.pairs_step += size * size
     state.kv_step += size
     whole = settings.micro_batch if settings.micro_batch > 0 else chunk
@@ -162,7 +165,7 @@ def add_chunk(w: World, slot: int, chunk: int) -> None:
         state.logit_rows += 1.0
         state.same_for = 1
     else:
-        state.same_for = min(state.same_for, (left - 1) // chunk)
+        state.same_for = min(state.same_for, 1 if cached < settings.window else (left - 1) // chunk)
     state.budget_left -= chunk
 
 
@@ -207,19 +210,21 @@ def too_late(w: World, request: int, hit: int, target: int, left: int) -> bool:
     new, cached = float(target - hit), float(hit)
     pairs = new * cached + new * (new + 1.0) * 0.5
     n = padded(w, new)
-    prefill = step_line(w.models[0], n, 1.0, pairs, settings.kv_bytes * cached + settings.state_bytes, 1.0, 0.0, 0.0)[0] + shape_seconds(
-        w, n
-    )
+    read = settings.kv_bytes * cached + settings.window_bytes * min(cached, float(settings.window)) + settings.state_bytes
+    prefill = step_line(w.models[0], n, 1.0, pairs, read, 1.0, 0.0, 0.0)[0] + shape_seconds(w, n)
     verify, count = float(settings.rows), float(state.decoders + 1)
     context = state.context + target
-    q, k = (
-        verify * context + count * verify * (verify + 1.0) * 0.5,
-        settings.kv_bytes * (context - state.saved_context) + settings.state_bytes * count,
-    )
+    q = verify * context + count * verify * (verify + 1.0) * 0.5
+    k = settings.kv_bytes * (context - state.saved_context) + settings.state_bytes * count
+    k += settings.window_bytes * (state.window_context + min(target, settings.window))
     n = padded(w, count * verify)
     step = step_line(w.models[1], n, count * verify, q, k, count, 0.0, 0.0)[0] + shape_seconds(w, n)
+    prefill, step = copied(w, prefill, 0.0)[0], copied(w, step, 0.0)[0]
     rounds = left / settings.tokens_per_round
-    return state.time + prefill > arrival + w.limits[kind, 0] or state.time + prefill + rounds * step > arrival + w.limits[kind, 1]
+    return (
+        state.time + prefill > arrival + w.limits[kind, 0]
+        or state.time + prefill + settings.preparation_s + rounds * step > arrival + w.limits[kind, 1]
+    )
 
 
 @part
@@ -228,7 +233,7 @@ def place_request(w: World, request: int, target: int, hit: int) -> int:
     state, settings = w.state[0], w.settings[0]
     state.free_slots -= 1
     slot = w.free[state.free_slots]
-    w.slots[slot].request, w.slots[slot].sequence, w.slots[slot].decoding = request, state.sequence, 0
+    w.slots[slot].request, w.slots[slot].sequence, w.slots[slot].decoding, w.slots[slot].preparing = request, state.sequence, 0, 0
     w.slots[slot].target, w.slots[slot].computed, w.slots[slot].chunk = target, hit * settings.block_tokens, 0
     w.slots[slot].shared, w.slots[slot].held, w.slots[slot].nodes, w.slots[slot].path_place, w.slots[slot].chained = 0, 0, 0, 0, 1
     state.sequence += 1
@@ -267,12 +272,35 @@ def fits(w: World, hit: int, idle: int, target: int, chunk: int, total: int) -> 
 
 @part
 def drop_head(w: World) -> None:
-    """The head of the line leaves it: preempted requests stand before those that never ran."""
+    """The head of the line leaves it: preempted requests stand before those that never ran, those too late behind all."""
     state = w.state[0]
     if state.resume > 0:
         state.resume -= 1
-    else:
+    elif state.queue_head < state.queue_tail:
         state.queue_head += 1
+    else:
+        state.late_head += 1
+
+
+@part
+def head_of_line(w: World) -> int:
+    """The request that is next in line."""
+    state = w.state[0]
+    if state.resume > 0:
+        return w.resume[state.resume - 1]
+    return w.queue[state.queue_head] if state.queue_head < state.queue_tail else w.queue[state.late_head]
+
+
+@rare
+def turn_away(w: World, request: int) -> None:
+    """Too late: refused, or to the end of the line, in the places that those before it in the queue have left."""
+    state, settings = w.state[0], w.settings[0]
+    if settings.late_wait > 0:
+        w.queue[state.late_tail] = request
+        state.late_tail += 1
+    else:
+        state.in_system -= 1
+        end_request(w, request, LATE, state.time)
 
 
 @part
@@ -291,10 +319,10 @@ def admit_head(w: World, request: int) -> bool:
         need = fits(w, 0, 0, target, chunk, total)
     if need < 0:
         return False
+    asked = settings.deadline_aware > 0 and (settings.late_wait == 0 or (state.resume == 0 and state.queue_head < state.queue_tail))
     drop_head(w)
-    if settings.deadline_aware > 0 and too_late(w, request, hit * settings.block_tokens, target, left):
-        state.in_system -= 1
-        end_request(w, request, LATE, state.time)
+    if asked and too_late(w, request, hit * settings.block_tokens, target, left):
+        turn_away(w, request)
         return True
     slot = place_request(w, request, target, hit)
     take_blocks(w, need)
@@ -310,10 +338,10 @@ def admit_waiting(w: World) -> None:
     """Step 3: first come first served while slots, budget and blocks last."""
     state, settings = w.state[0], w.settings[0]
     while state.running < settings.max_num_seqs and (state.budget_left > 0 or settings.policy == FIXED):
-        if state.resume == 0 and state.queue_head == state.queue_tail:
+        if waiting(w) == 0:
             state.open = 1
             return
-        request = w.resume[state.resume - 1] if state.resume > 0 else w.queue[state.queue_head]
+        request = head_of_line(w)
         if w.results[request].status != PENDING:
             drop_head(w)
         elif not admit_head(w, request):
@@ -325,7 +353,7 @@ def clear_batch(w: World) -> None:
     """Start from an empty iteration."""
     state, settings = w.state[0], w.settings[0]
     state.new_tokens, state.logit_rows, state.pairs, state.kv_tokens, state.sequences = 0.0, 0.0, 0.0, 0.0, 0.0
-    state.pairs_step, state.kv_step, state.micro_batches = 0.0, 0.0, 0.0
+    state.pairs_step, state.kv_step, state.micro_batches, state.window_kv = 0.0, 0.0, 0.0, 0.0
     state.same_for, state.decoding, state.preempted_now, state.open, state.round_blocks_taken = NEVER, 0, 0, 0, 0
     state.budget_left = settings.token_budget
 

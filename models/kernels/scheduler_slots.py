@@ -10,8 +10,8 @@ import numpy as np
 
 from models.kernels.jit import part, rare
 from models.kernels.scheduler_blocks import blocks_of, extend_prefix, release_blocks
-from models.kernels.scheduler_events import heap_remove, pending_push, stack_longest
-from models.kernels.scheduler_state import CHUNKED, CONTINUOUS, NEVER, RESERVE_WHOLE, World
+from models.kernels.scheduler_events import heap_push, heap_remove, pending_push, stack_longest
+from models.kernels.scheduler_state import CANCELLED, CHUNKED, CONTINUOUS, FINISHED, INSTANT, NEVER, RESERVE_WHOLE, World
 
 
 @part
@@ -96,12 +96,78 @@ def read_prefix(w: World, slot: int, block: int, change: int) -> None:
 
 
 @part
+def context_of(w: World, slot: int) -> float:
+    """Tokens that the decoder's next round attends to, possibly with a fraction."""
+    state, settings = w.state[0], w.settings[0]
+    if settings.random > 0:
+        return w.slots[slot].stored + w.slots[slot].progress
+    return w.slots[slot].stored + (state.rounds - w.slots[slot].join) * settings.tokens_per_round
+
+
+@part
+def enter_window(w: World, slot: int, tokens: int) -> None:
+    """Window layers read min(context, window); a decoder below the window grows until it fills it."""
+    state, settings = w.state[0], w.settings[0]
+    w.slots[slot].below = 1 if tokens < settings.window and settings.constant_context == 0 else 0
+    state.window_context += min(tokens, settings.window)
+    if w.slots[slot].below > 0:
+        state.below += 1
+        if settings.random == 0:
+            state.window_growth += settings.tokens_per_round
+
+
+@part
+def fill_window(w: World, slot: int) -> None:
+    """The decoder's context has reached the window: from now on it reads the window and no more."""
+    state, settings = w.state[0], w.settings[0]
+    state.window_context -= context_of(w, slot) - settings.window
+    w.slots[slot].below = 0
+    state.below -= 1
+    if settings.random == 0:
+        state.window_growth -= settings.tokens_per_round
+
+
+@rare
+def windows_filled(w: World) -> None:
+    """Decoders that have reached the window."""
+    state, settings = w.state[0], w.settings[0]
+    slot = state.run_head
+    while slot >= 0:
+        if w.slots[slot].decoding > 0 and w.slots[slot].below > 0 and context_of(w, slot) >= settings.window:
+            fill_window(w, slot)
+        slot = w.slots[slot].next
+
+
+@rare
+def rounds_below(w: World) -> int:
+    """Rounds until the first decoder below the window has reached it: reads grow linearly up to there."""
+    state, settings = w.state[0], w.settings[0]
+    slot, count = state.run_head, NEVER
+    while slot >= 0:
+        if w.slots[slot].decoding > 0 and w.slots[slot].below > 0:
+            count = min(count, int((settings.window - context_of(w, slot)) / settings.tokens_per_round) + 1)
+        slot = w.slots[slot].next
+    return count
+
+
+@part
+def leave_window(w: World, slot: int) -> None:
+    """The decoder reads nothing any more."""
+    state, settings = w.state[0], w.settings[0]
+    if w.slots[slot].below > 0:
+        fill_window(w, slot)
+    state.window_context -= min(w.prompt[w.slots[slot].request], settings.window) if settings.constant_context > 0 else settings.window
+
+
+@part
 def join_decoders(w: World, slot: int, stored: int, generated: int) -> None:
     """The prompt is done and its first token emitted: one more row in every further round."""
     state, settings = w.state[0], w.settings[0]
     w.slots[slot].decoding, w.slots[slot].join, w.slots[slot].stored, w.slots[slot].generated = 1, state.rounds, stored, generated
-    w.slots[slot].progress, w.slots[slot].emitted = 0.0, state.time
-    mixed = settings.policy in (CHUNKED, CONTINUOUS)
+    w.slots[slot].progress = 0.0
+    mixed = settings.policy in (CHUNKED, CONTINUOUS) and w.slots[slot].preparing == 0
+    if w.slots[slot].preparing == 0:
+        w.slots[slot].emitted = state.time
     w.slots[slot].since = state.rounds if mixed else state.rounds + 1
     state.last_join = w.slots[slot].since
     state.newcomers += 0 if mixed else 1
@@ -109,12 +175,27 @@ def join_decoders(w: World, slot: int, stored: int, generated: int) -> None:
     state.context += w.prompt[w.slots[slot].request] if settings.constant_context > 0 else stored
     if settings.random == 0 and settings.constant_context == 0:
         state.growth += settings.tokens_per_round
+    if settings.window > 0:
+        enter_window(w, slot, w.prompt[w.slots[slot].request] if settings.constant_context > 0 else stored)
     if settings.per_round == 0 and settings.total_blocks > 0 and settings.reserve != RESERVE_WHOLE:
         w.phases[(stored - state.rounds) % settings.block_tokens] += 1
     w.slots[slot].read_nodes = 0
     if settings.shared_read_once > 0:
         w.slots[slot].read_nodes = w.slots[slot].path_place
-        read_prefix(w, slot, settings.block_tokens, 1)
+        if w.slots[slot].read_nodes > 0:
+            read_prefix(w, slot, settings.block_tokens, 1)
+
+
+@part
+def begin_decoding(w: World, slot: int) -> None:
+    """One more decoder, and the round after which it will be done."""
+    state, settings = w.state[0], w.settings[0]
+    request = w.slots[slot].request
+    join_decoders(w, slot, w.slots[slot].target, w.results[request].generated)
+    if settings.random == 0:
+        left = w.output[request] - w.results[request].generated
+        rounds = left if settings.tokens_per_round == 1.0 else int(-(-(left / settings.tokens_per_round - 1e-9) // 1.0))
+        heap_push(w, slot, state.rounds + rounds)
 
 
 @part
@@ -126,15 +207,15 @@ def leave_decoders(w: World, slot: int) -> None:
     if settings.random == 0:
         heap_remove(w, slot)
     state.decoders -= 1
+    if settings.window > 0:
+        leave_window(w, slot)
     if settings.constant_context > 0:
         state.context -= w.prompt[request]
-    elif settings.random > 0:
-        state.context -= w.slots[slot].stored + w.slots[slot].progress
     else:
-        state.context -= w.slots[slot].stored + rounds * settings.tokens_per_round
-        state.growth -= settings.tokens_per_round
+        state.context -= context_of(w, slot)
+        state.growth -= 0.0 if settings.random > 0 else settings.tokens_per_round
     if state.decoders == 0:
-        state.context, state.growth = 0.0, 0.0
+        state.context, state.growth, state.window_context, state.window_growth = 0.0, 0.0, 0.0, 0.0
     if settings.per_round == 0 and settings.total_blocks > 0 and settings.reserve != RESERVE_WHOLE:
         w.phases[(w.slots[slot].stored - w.slots[slot].join) % settings.block_tokens] -= 1
         w.slots[slot].held = blocks_of(w.slots[slot].stored + rounds + state.round_blocks_taken, settings.block_tokens)
@@ -143,6 +224,13 @@ def leave_decoders(w: World, slot: int) -> None:
     if w.slots[slot].since > state.rounds:
         state.newcomers -= 1
     w.slots[slot].decoding = 0
+
+
+@part
+def waiting(w: World) -> int:
+    """Requests inside the engine that do not run."""
+    state = w.state[0]
+    return state.queue_tail - state.queue_head + state.late_tail - state.late_head + state.resume
 
 
 @part
@@ -159,6 +247,8 @@ def end_request(w: World, request: int, status: int, when: float) -> None:
 def judge_good(w: World, request: int) -> None:
     """Within every deadline of its class (ttft, e2e, longest gap, mean gap)? Counts it and stops a hopeless trial early."""
     state, settings = w.state[0], w.settings[0]
+    if w.results[request].status != FINISHED:
+        return
     state.finished += 1
     if w.limits.shape[0] == 0:
         return
@@ -190,6 +280,8 @@ def preempt(w: World, slot: int) -> None:
         leave_decoders(w, slot)
     else:
         computed = w.slots[slot].computed
+        if w.slots[slot].preparing > 0:
+            w.results[request].last = w.slots[slot].emitted
         drop_prefill(w, slot)
     extend_prefix(w, slot, computed)
     release_blocks(w, slot)
@@ -204,14 +296,55 @@ def preempt(w: World, slot: int) -> None:
 
 @part
 def drop_prefill(w: World, slot: int) -> None:
-    """Take a slot out of the list of unfinished prompts, keeping its order."""
+    """Take a slot out of the list of unfinished prompts (or of drafts being prepared), keeping its order."""
     state = w.state[0]
+    if state.preparing > 0:
+        drop_prepare(w, slot)
     kept = 0
     for place in range(state.prefilling):
         if w.prefills[place] != slot:
             w.prefills[kept] = w.prefills[place]
             kept += 1
     state.prefilling = kept
+
+
+@rare
+def drop_prepare(w: World, slot: int) -> None:
+    """Take a slot out of the list of drafts being prepared, keeping its order."""
+    state = w.state[0]
+    kept = 0
+    for place in range(state.preparing):
+        if w.prepares[place] != slot:
+            w.prepares[kept] = w.prepares[place]
+            kept += 1
+    state.preparing = kept
+    w.slots[slot].preparing = 0
+
+
+@part
+def prepare_draft(w: World, slot: int) -> None:
+    """The first token is out; the draft's index is built before the first round (section 8.5.2)."""
+    state = w.state[0]
+    w.slots[slot].preparing, w.slots[slot].chunk, w.slots[slot].emitted = 1, 0, state.time
+    w.prepares[state.preparing] = slot
+    state.preparing += 1
+
+
+@part
+def next_prepared_time(w: World) -> float:
+    """When the next draft is prepared."""
+    if w.state[0].preparing == 0:
+        return float(NEVER)
+    return w.slots[w.prepares[0]].emitted + w.settings[0].preparation_s
+
+
+@rare
+def prepared_due(w: World) -> None:
+    """Drafts that are prepared: their requests decode from the next round on."""
+    while next_prepared_time(w) <= w.state[0].time + INSTANT:
+        slot = w.prepares[0]
+        begin_decoding(w, slot)
+        drop_prepare(w, slot)
 
 
 @part
@@ -225,9 +358,11 @@ def next_cancel_time(w: World) -> float:
 
 @part
 def finish_slot(w: World, slot: int, status: int) -> None:
-    """The request is complete or cancelled: blocks and slot are free from now on."""
-    state = w.state[0]
+    """The request is complete or cancelled: blocks and slot are free from now on. Who gave up before the end got no answer."""
+    state, settings = w.state[0], w.settings[0]
     request = w.slots[slot].request
+    if settings.cancel_count > 0 and w.cancel[request] < state.time:
+        status = CANCELLED
     release_blocks(w, slot)
     run_remove(w, slot)
     state.in_system -= 1

@@ -21,6 +21,7 @@ RESERVE_CHUNK, RESERVE_PROMPT, RESERVE_WHOLE = 0, 1, 2
 CACHE_OFF, CACHE_LRU, CACHE_VALUE = 0, 1, 2
 PENDING, FINISHED, TOO_LARGE, OVER_LIMIT, LATE, CANCELLED = 0, 1, 2, 3, 4, 5
 NEVER = 1 << 60
+INSTANT = 1e-9  # a draft that is ready this close to a step's end (equal steps often meet) is ready at its end
 
 STEP_FIELDS = (
     "form", "inverse_peak_flops", "inverse_peak_bytes", "flops_per_token", "flops_per_logit_row", "flops_per_pair",
@@ -39,19 +40,24 @@ SETTINGS = np.dtype([
     ("kv_bytes", "f8"), ("state_bytes", "f8"), ("shared_read_once", "i8"), ("seed", "u8"), ("every_iteration", "i8"),
     ("async_scheduling", "i8"),
     ("check_after", "i8"), ("check_good", "i8"), ("cancel_count", "i8"),
+    ("late_wait", "i8"), ("preparation_s", "f8"), ("copy_s", "f8"), ("copy_serial", "f8"),
+    ("window", "i8"), ("window_bytes", "f8"),
 ], align=True)  # fmt: skip
 
 STATE = np.dtype([
     ("time", "f8"), ("seen", "f8"), ("round_end", "f8"), ("rounds", "i8"), ("iterations", "i8"), ("busy_s", "f8"),
     # decoders, all together
     ("decoders", "i8"), ("context", "f8"), ("growth", "f8"), ("saved_context", "f8"), ("heap", "i8"), ("newcomers", "i8"),
+    ("window_context", "f8"), ("window_growth", "f8"), ("below", "i8"), ("window_kv", "f8"),  # tokens that window layers read
     # prefill part of the batch being built, and its change from one iteration of a run to the next
     ("new_tokens", "f8"), ("logit_rows", "f8"), ("pairs", "f8"), ("kv_tokens", "f8"), ("sequences", "f8"),
     ("pairs_step", "f8"), ("kv_step", "f8"), ("micro_batches", "f8"), ("decoding", "i8"), ("budget_left", "i8"), ("same_for", "i8"),
     ("preempted_now", "i8"), ("open", "i8"), ("round_blocks_taken", "i8"),
     # queues
     ("next_arrival", "i8"), ("queue_head", "i8"), ("queue_tail", "i8"), ("resume", "i8"), ("pending", "i8"),
+    ("late_head", "i8"), ("late_tail", "i8"),
     ("prefilling", "i8"), ("running", "i8"), ("run_head", "i8"), ("run_tail", "i8"), ("free_slots", "i8"), ("sequence", "i8"),
+    ("preparing", "i8"),
     ("in_system", "i8"), ("done", "i8"), ("finished", "i8"), ("good", "i8"), ("next_cancel", "i8"), ("stopped", "i8"), ("stuck", "i8"),
     # blocks
     ("pristine", "i8"), ("evictable", "i8"), ("peak_blocks", "i8"), ("lru_head", "i8"), ("lru_tail", "i8"),
@@ -63,7 +69,7 @@ STATE = np.dtype([
 ], align=True)  # fmt: skip
 
 SLOT = np.dtype([
-    ("request", "i8"), ("sequence", "i8"), ("previous", "i8"), ("next", "i8"), ("decoding", "i8"),
+    ("request", "i8"), ("sequence", "i8"), ("previous", "i8"), ("next", "i8"), ("decoding", "i8"), ("preparing", "i8"), ("below", "i8"),
     ("target", "i8"), ("computed", "i8"), ("chunk", "i8"),  # prefill: tokens to reach, done, in this batch
     ("join", "i8"), ("since", "i8"), ("finish", "i8"), ("stored", "i8"), ("generated", "i8"),
     ("heap_place", "i8"), ("emitted", "f8"), ("progress", "f8"),
@@ -137,9 +143,10 @@ class World(NamedTuple):
     slots: Table  # SLOT
     free: Table  # free slots, a stack
     prefills: Table  # slots with unfinished prompts, by admission
+    prepares: Table  # slots whose draft is being prepared, by the time of their first token
     heap: Table  # HEAP: decoders by last round
     phases: Table  # decoders by (tokens - round) mod block
-    queue: Table  # waiting requests
+    queue: Table  # waiting requests; the places that they left hold those who wait behind all others
     resume: Table  # preempted requests, a stack
     pending: Table  # PENDING_ARRIVAL, a heap
     stack: Table  # STACK

@@ -78,16 +78,27 @@ def shape_seconds(w: World, n: float) -> float:
 
 
 @part
+def copied(w: World, value: float, slope: float) -> tuple[float, float, float]:
+    """A step of ``value`` seconds beside the copies of its offloaded layers: max(C, o (s / B + C / L)), ``models.offload``."""
+    settings = w.settings[0]
+    if settings.copy_s == 0.0:
+        return value, slope, FOREVER
+    return larger(value, slope, settings.copy_s + settings.copy_serial * value, settings.copy_serial * slope)
+
+
+@part
 def batch_line(w: World) -> tuple[float, float, float]:
     """(seconds, slope, iterations for which the slope holds) of the batch being built, repeated with nothing else changed."""
     value, slope, until = work_line(w)
     attention, growth, crossing = attention_line(w)
-    return value + attention, slope + growth, min(until, crossing)
+    value, slope, until = value + attention, slope + growth, min(until, crossing)
+    value, slope, crossing = copied(w, value, slope)
+    return value, slope, min(until, crossing)
 
 
 @part
 def work_line(w: World) -> tuple[float, float, float]:
-    """``batch_line`` without the grid of attention times.
+    """``batch_line`` with every layer resident, without the grid of attention times.
 
     The prompts' rows run as so many execution batches of equal work as their micro-batches are; a model of its own prices the decoders.
     """
@@ -100,10 +111,12 @@ def work_line(w: World) -> tuple[float, float, float]:
         rows, s = count * verify, count
         q, dq = verify * context + count * verify * (verify + 1.0) * 0.5, verify * state.growth
         k, dk = settings.kv_bytes * (context - state.saved_context) + settings.state_bytes * count, settings.kv_bytes * state.growth
+        if settings.window > 0:
+            k, dk = k + settings.window_bytes * state.window_context, dk + settings.window_bytes * state.window_growth
         if settings.rows < settings.tiled_from:
             dearer = w.models[0 if settings.one_model > 0 else 1].short_pair_cost
             q, dq = q * dearer, dq * dearer
-    pairs, kv = state.pairs, settings.kv_bytes * state.kv_tokens
+    pairs, kv = state.pairs, settings.kv_bytes * state.kv_tokens + settings.window_bytes * state.window_kv
     if settings.one_model > 0:
         kv += settings.state_bytes * state.sequences
         n = padded(w, rows + state.new_tokens)

@@ -134,15 +134,17 @@ def mixed_step_s(inputs: SimulationInputs, running: int, context: int, new: int,
     rows = running * verify
     decode = (
         rows, rows, rows * context + running * verify * (verify + 1) / 2,
-        engine.kv_bytes_per_token * running * context + engine.state_bytes_per_sequence * running, running,
+        running * engine.context_bytes(context), running,
     )  # fmt: skip
     head = 1 if new else 0
     prompt = (
-        new, head, float(causal_pairs(new, cached)), engine.kv_bytes_per_token * cached + engine.state_bytes_per_sequence * head, head,
+        new, head, float(causal_pairs(new, cached)), head * engine.context_bytes(cached), head,
     )  # fmt: skip
     if inputs.prefill == inputs.decode:
-        return _seconds(inputs.prefill, engine, tuple(a + b for a, b in zip(decode, prompt, strict=True)))
-    return (_seconds(inputs.prefill, engine, prompt) if new else 0.0) + (_seconds(inputs.decode, engine, decode) if running else 0.0)
+        seconds = _seconds(inputs.prefill, engine, tuple(a + b for a, b in zip(decode, prompt, strict=True)))
+    else:
+        seconds = (_seconds(inputs.prefill, engine, prompt) if new else 0.0) + (_seconds(inputs.decode, engine, decode) if running else 0.0)
+    return max(seconds, engine.copy_s + engine.copy_serial * seconds)
 
 
 def _seconds(model: StepModel, engine: EngineParameters, work: tuple[float, ...]) -> float:

@@ -117,7 +117,8 @@ def _domains(case: Case, space: Space) -> dict[str, Domain]:
     )
     found: dict[str, Domain] = {name: values(i) for i, name in enumerate(names)}
     found |= {name: _range(getattr(space, name), log=name == "max_num_seqs") for name in ("max_num_seqs", "max_num_batched_tokens")}
-    found["offload_layers"] = found["prefetch_buffers"] = (0,)  # the simulator does not model their copies
+    buffered = any(count > 0 for count in values(5))
+    found["offload_layers"] = _range(space.offload_layers, log=False) if buffered else (0,)
     limits = tuple(dict.fromkeys(a or NO_LIMIT for a in space.admission_limit))
     found["admission_limit"] = limits if len(limits) <= 16 else tuple(dict.fromkeys((NO_LIMIT, *(1 << i for i in range(2, 12)))))
     return found
@@ -188,13 +189,15 @@ def _configuration(case: Case, choice: Choice) -> Configuration | None:
     draft, m = choice["speculation"]
     graphs, sizes, per_sequence = choice["graphs"]
     seqs = min(choice["max_num_seqs"], choice["max_num_batched_tokens"] // (m + 1))
-    if (choice["offload_layers"] > 0) != (choice["prefetch_buffers"] > 0) or seqs < case.request.samples:
+    if seqs < case.request.samples:
         return None
+    offloads = choice["offload_layers"] > 0 and choice["prefetch_buffers"] > 0  # half a choice is none
     try:
         return Configuration(
             max_num_seqs=seqs, max_num_batched_tokens=choice["max_num_batched_tokens"], prefill_chunk=choice["prefill_chunk"],
             kv_format=choice["kv_format"], weight_format=choice["weight_format"], prefix_sharing=choice["prefix_sharing"],
-            offload_layers=choice["offload_layers"], prefetch_buffers=choice["prefetch_buffers"], draft=draft, draft_tokens=m,
+            offload_layers=choice["offload_layers"] if offloads else 0, prefetch_buffers=choice["prefetch_buffers"] if offloads else 0,
+            draft=draft, draft_tokens=m,
             admission_limit=choice["admission_limit"] or None, tensor_parallel=choice["tensor_parallel"], cuda_graphs=graphs,
             captured_sizes=tuple(size * (m + 1) for size in sizes) if per_sequence else sizes,
         )  # fmt: skip

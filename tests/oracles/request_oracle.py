@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 
@@ -38,6 +39,7 @@ class Request:
     place: int = 0
     chained: bool = True
     reading: int = 0
+    ready: float = math.inf  # when its draft is prepared
 
     @property
     def stored(self):

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 
-from scipy.interpolate import RegularGridInterpolator
-
 from models.kernels.step import step_seconds
 from models.simulation_types import Cache, Policy, Reserve
 from tests.oracles.pages_oracle import Node, Pages
+from tests.oracles.prices_oracle import Prices
 from tests.oracles.request_oracle import Request
 
 MASK = (1 << 64) - 1
@@ -27,7 +26,7 @@ def uniform(seed, request, draw):
     return (z >> 11) / 9007199254740992.0
 
 
-class Oracle(Pages):
+class Oracle(Pages, Prices):
     def __init__(self, requests, engine, prefill, decode=None, seed=0, deadlines=None):
         self.e, self.prefill_model, self.decode_model, self.seed = engine, prefill, decode or prefill, seed
         self.one_model = not engine.micro_batch and (decode is None or decode == prefill)
@@ -60,7 +59,7 @@ class Oracle(Pages):
                     self.nodes[i].cached = self.nodes[i].size
                     self.pristine -= self.nodes[i].size
                     self.lru.append(["node", i, 0])
-        self.arrived, self.resume, self.running, self.prefilling = [], [], [], []
+        self.arrived, self.resume, self.running, self.prefilling, self.behind = [], [], [], [], []
         self.gaps, self.busy, self.preemptions, self.recomputed, self.evicted = [], 0.0, 0, 0, 0
 
     def _nodes(self, tree):
@@ -81,7 +80,7 @@ class Oracle(Pages):
                 other.arrival = r.end + other.pause
 
     def in_system(self):
-        return len(self.running) + sum(r.status == "queued" for r in self.arrived) + len(self.resume)
+        return len(self.running) + sum(r.status == "queued" for r in self.arrived + self.behind) + len(self.resume)
 
     def receive(self):
         while True:
@@ -115,7 +114,7 @@ class Oracle(Pages):
         if r.decoding:
             for i in r.path[: r.reading]:
                 self.nodes[i].readers -= 1
-        r.decoding = False
+        r.decoding, r.ready = False, math.inf
         self.running.remove(r)
         if r in self.prefilling:
             self.prefilling.remove(r)
@@ -188,33 +187,40 @@ class Oracle(Pages):
         new, cached = target - hit, hit
         n = self.pad(new)
         prefill = step_seconds(
-            self.prefill_model, n, 1.0, new * cached + new * (new + 1) / 2, e.kv_bytes_per_token * cached + e.state_bytes_per_sequence, 1.0
+            self.prefill_model,
+            n,
+            1.0,
+            new * cached + new * (new + 1) / 2,
+            e.kv_bytes_per_token * cached + self.window_bytes(cached) + e.state_bytes_per_sequence,
+            1.0,
         ) + self.by_rows(n)
         decoders = [x for x in self.running if x.decoding]
         count, w = len(decoders) + 1, e.draft_tokens + 1
         context = sum(self.context(x) for x in decoders) + target
+        windows = sum(self.window_bytes(self.context(x)) for x in decoders) + self.window_bytes(target)
         n = self.pad(count * w)
         step = step_seconds(
             self.decode_model,
             n,
             count * w,
             w * context + count * w * (w + 1) / 2,
-            e.kv_bytes_per_token * (context - self.saved()) + e.state_bytes_per_sequence * count,
+            e.kv_bytes_per_token * (context - self.saved()) + e.state_bytes_per_sequence * count + windows,
             count,
         ) + self.by_rows(n)
         per_round = e.tokens_per_round
         if e.acceptance is not None:
             per_round = 1 + sum(math.prod(e.acceptance[: j + 1]) for j in range(len(e.acceptance)))
         rounds = (r.output - r.emitted - 1) / per_round
+        prefill, step = self.with_copies(prefill), self.with_copies(step)
         return (
             self.now + prefill > r.arrival + self.deadlines.ttft[r.kind]
-            or self.now + prefill + rounds * step > r.arrival + self.deadlines.e2e[r.kind]
+            or self.now + prefill + e.preparation_s + rounds * step > r.arrival + self.deadlines.e2e[r.kind]
         )
 
     def admit(self):
         e = self.e
         while len(self.running) < e.max_num_seqs and (self.budget > 0 or e.policy == Policy.FIXED):
-            queue = self.resume or [r for r in self.arrived if r.status != "gone"]
+            queue = self.resume or self.arrived or self.behind
             if not queue:
                 return
             r = queue[-1] if self.resume else queue[0]
@@ -232,17 +238,23 @@ class Oracle(Pages):
                 hit, idle = 0, 0
                 chunk = self.chunk_of(target)
                 assert self.room(r, target, 0, 0, chunk), "a request alone must fit"
+            asked = e.deadline_aware and (not e.late_wait or (not self.resume and bool(self.arrived)))
             self.drop(r)
-            if e.deadline_aware and self.late(r, hit * e.block_tokens, target):
-                self.end(r, "late")
+            if asked and self.late(r, hit * e.block_tokens, target):
+                if e.late_wait:
+                    self.behind.append(r)
+                else:
+                    self.end(r, "late")
                 continue
             self.start(r, target, hit, chunk)
 
     def drop(self, r):
         if self.resume:
             self.resume.pop()
-        else:
+        elif self.arrived:
             self.arrived.remove(r)
+        else:
+            self.behind.remove(r)
 
     def reach(self, r, hit, chunk):
         if self.e.reserve == Reserve.WHOLE:
@@ -274,67 +286,6 @@ class Oracle(Pages):
         if chunk > 0:
             self.schedule_chunk(r, chunk)
 
-    # --- price
-    def pad(self, n):
-        fits = [size for size in self.e.graph_sizes if size >= n]
-        return fits[0] if fits and n > 0 else n
-
-    def by_rows(self, n):
-        table = self.e.seconds_by_rows
-        return table[min(int(n), len(table) - 1)] if table else 0.0
-
-    def attention(self, decoders):
-        """The grid at the means of the chunks and of the decoders, interpolated by scipy (which extrapolates linearly)."""
-        grid = self.e.attention
-        if grid is None:
-            return 0.0
-        at = RegularGridInterpolator(grid.axes, grid.seconds, bounds_error=False, fill_value=None)
-        n = len(decoders)
-        x = sum(self.context(r) for r in decoders) / n if n else 0.0
-        if not self.batch:
-            return float(at((0.0, 0.0, n, x)))
-        rows, count = sum(c for _, c in self.batch), len(self.batch)
-        chunk = max(rows / count, grid.axes[0][1])
-        cached = sum(c * r.computed + c * (c + 1) / 2 for r, c in self.batch) / rows - (rows / count + 1) / 2
-        more = float(at((chunk, cached, 0.0, 0.0))) - grid.seconds[1, 0, 0, 0]
-        return float(at((chunk, cached, n, x))) + (count - 1) * max(more, 0.0)
-
-    def context(self, r):
-        return r.prompt if self.e.constant_context else r.target + r.since_join
-
-    def saved(self):
-        if not self.e.shared_read_once:
-            return 0.0
-        return sum(max(n.readers - 1, 0) * n.size * self.e.block_tokens for n in self.nodes)
-
-    def price(self, decoders):
-        e, w, d = self.e, self.e.draft_tokens + 1, len(decoders)
-        n_d, h_d = d * w, d * w
-        context = sum(self.context(r) for r in decoders)
-        decode = self.prefill_model if self.one_model else self.decode_model
-        q_d = (w * context + d * w * (w + 1) / 2) * (decode.short_pair_cost if w < e.tiled_from else 1.0)
-        k_d = e.kv_bytes_per_token * (context - self.saved()) + e.state_bytes_per_sequence * d if d else 0.0
-        n_p = sum(c for _, c in self.batch)
-        h_p = sum(r.computed + c == r.target for r, c in self.batch)
-        q_p, batches = 0.0, 0
-        for r, c in self.batch:
-            done = r.computed
-            for left in range(c, 0, -(e.micro_batch or c)):  # one execution batch after the other
-                rows = min(left, e.micro_batch or c)
-                pairs = sum(done + i + 1 for i in range(rows))
-                q_p += pairs * (self.prefill_model.short_pair_cost if rows < e.tiled_from else 1.0)
-                done, batches = done + rows, batches + 1
-        k_p = sum(e.kv_bytes_per_token * r.computed + e.state_bytes_per_sequence for r, _ in self.batch)
-        if self.one_model:
-            n = self.pad(n_d + n_p)
-            t = step_seconds(self.prefill_model, n, h_d + h_p, q_d + q_p, k_d + k_p, d + len(self.batch))
-            return t + self.by_rows(n) + self.attention(decoders)
-        parts = max(batches, 1) if e.micro_batch else 1
-        work = [x / parts for x in (self.pad(n_p), h_p, q_p, k_p, len(self.batch))]
-        t = parts * step_seconds(self.prefill_model, *work) if self.batch else 0.0
-        t += step_seconds(decode, self.pad(n_d), h_d, q_d, k_d, d) if d else 0.0
-        return t + self.by_rows(n_d + n_p) + self.attention(decoders)
-
     # --- after the iteration
     def emit(self, r):
         if r.times:
@@ -365,7 +316,7 @@ class Oracle(Pages):
         self.leave(r)
         self.extend(r, final)
         self.release(r)
-        self.end(r, "finished")
+        self.end(r, "cancelled" if r.cancel < self.now else "finished")
 
     def after_prompts(self):
         for r, chunk in self.batch:
@@ -379,18 +330,25 @@ class Oracle(Pages):
             if r.emitted == r.output:
                 self.running.remove(r)
                 self.release(r)
-                self.end(r, "finished")
-                continue
-            r.decoding, r.since_join, r.emitted_at_join = True, 0.0, r.emitted
-            r.reading = r.place if self.e.shared_read_once else 0
-            for i in r.path[: r.reading]:
-                self.nodes[i].readers += 1
+                self.end(r, "cancelled" if r.cancel < self.now else "finished")
+            elif self.e.preparation_s and r.emitted == 1:
+                r.ready = self.now + self.e.preparation_s
+            else:
+                self.begin(r)
+
+    def begin(self, r):
+        r.decoding, r.since_join, r.emitted_at_join, r.ready = True, 0.0, r.emitted, math.inf
+        r.reading = r.place if self.e.shared_read_once else 0
+        for i in r.path[: r.reading]:
+            self.nodes[i].readers += 1
 
     def run(self):
         mixed = self.e.policy in (Policy.CHUNKED, Policy.CONTINUOUS)
         while any(r.status in ("pending", "queued", "running") for r in self.requests):
             self.receive()
             self.cancel_due()
+            for r in [x for x in self.running if x.ready <= self.now + 1e-9]:
+                self.begin(r)
             self.batch, self.preempted, self.budget = [], False, self.e.token_budget
             if mixed:
                 self.preempted = self.decode_blocks()
@@ -409,11 +367,15 @@ class Oracle(Pages):
                     for t in (r.arrival if r.status == "pending" else math.inf, r.cancel if r.status in ("queued", "running") else math.inf)
                     if t > self.now
                 ]
-                if not self.preempted and not any(r.status == "pending" and r.arrival <= self.now for r in self.requests):
+                coming += [r.ready for r in self.running if r.ready < math.inf]
+                due = [
+                    r.arrival if r.status == "pending" else r.cancel for r in self.requests if r.status in ("pending", "queued", "running")
+                ]
+                if not self.preempted and min(due, default=math.inf) > self.now:
                     self.now = min(coming)
                 self.seen = self.now
                 continue
-            seconds = self.price(decoders)
+            seconds = self.with_copies(self.price(decoders))
             start = self.now
             self.now += seconds
             self.seen = start if self.e.async_scheduling else self.now

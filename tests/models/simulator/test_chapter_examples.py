@@ -1,17 +1,20 @@
 """Chapter 8's scheduler, paging, branch, preemption, cancellation and cache-replay examples, through the real simulator."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from models.kernels.step import LINEAR, StepModel
 from models.simulate import simulate
 from models.simulation_summary import nearest_rank, summarise
-from models.simulation_types import Cache, EngineParameters, Policy, PrefixTree, RequestArrays, Reserve, Status
+from models.simulation_types import Cache, Deadlines, EngineParameters, Policy, PrefixTree, RequestArrays, Reserve, Status
 from tests.oracles.scheduler_oracle import Oracle
 
 # Section 8.2.2: an iteration takes 26.22 ms + 30.4 us for each new token + 3 ns for each causal pair.
 CHAPTER = StepModel(LINEAR, 1e30, 1e30, 0, 0, 0, 0, 0, 0, fixed_s=0.02622, per_token_s=3.04e-5, per_pair_s=3e-9)
 FOUR = RequestArrays(np.array([0.0, 0.0, 0.020, 0.030]), np.array([2048, 2048, 8192, 2048]), np.array([8, 2, 2, 4]))
+ALONE = EngineParameters(max_num_seqs=1, token_budget=4096)
 CASES = [
     (Policy.FIXED, 1 << 40, 0, 870.47, 26.31),
     (Policy.CONTINUOUS, 1 << 40, 0, 765.59, 375.97),
@@ -88,6 +91,82 @@ def test_cancelled_blocks_are_free_only_when_the_iteration_in_flight_ends():
     assert result.records["status"].tolist() == [Status.CANCELLED, Status.FINISHED]
     assert result.records["last"][0] == pytest.approx(step, rel=1e-12)
     assert result.records["scheduled"][1] == pytest.approx(step, rel=1e-12)
+
+
+def test_a_step_submitted_ahead_keeps_cancelled_blocks_for_one_more_iteration():
+    """The same with asynchronous scheduling: the decode step after the prompt was submitted before the cancellation was known."""
+    requests = RequestArrays(np.array([0.0, 0.001]), np.full(2, 104 * 16), np.array([50, 1]), cancel=np.array([0.0016, np.inf]))
+    engine = EngineParameters(max_num_seqs=2, token_budget=4096, kv_blocks=104 + 4, reserve=Reserve.WHOLE, async_scheduling=True)
+    result = simulate(requests, engine, CHAPTER)
+    prompt = 0.02622 + 3.04e-5 * 1664 + 3e-9 * 1664 * 1665 / 2
+    decode = 0.02622 + 3.04e-5 + 3e-9 * 1665
+    assert result.records["last"][0] == pytest.approx(prompt + decode, rel=1e-12)
+    assert result.records["scheduled"][1] == pytest.approx(prompt + decode, rel=1e-12)
+
+
+def test_an_answer_that_comes_after_its_client_gave_up_is_no_answer():
+    """A prompt of 94.8 ms with one output token: the client who waits 50 ms is gone, the one who waits 100 ms is not."""
+    requests = RequestArrays(np.zeros(1), np.array([2048]), np.ones(1, np.int64))
+    for patience, status in ((0.05, Status.CANCELLED), (0.1, Status.FINISHED)):
+        result = simulate(RequestArrays(requests.arrival, requests.prompt, requests.output, cancel=np.array([patience])), ALONE, CHAPTER)
+        assert result.records["status"][0] == status
+        assert result.counters["finished"] == (status == Status.FINISHED)
+
+
+def test_copies_of_nine_offloaded_layers_bound_every_step():
+    """Section 8.4.3: 2592 MiB over 64 GB/s take 42.5 ms, more than the 26.3 ms of a step; with one buffer 9 / 36 of the step on top."""
+    copies = 9 * 288 * 2**20 / 64e9
+    requests = RequestArrays(np.zeros(1), np.array([2048]), np.array([4]))
+    prompt = 0.02622 + 3.04e-5 * 2048 + 3e-9 * 2048 * 2049 / 2
+    decodes = [0.02622 + 3.04e-5 + 3e-9 * (2049 + i) for i in range(3)]
+    two = simulate(requests, replace(ALONE, copy_s=copies), CHAPTER)
+    assert round(copies * 1e3, 1) == 42.5
+    assert two.makespan == pytest.approx(prompt + 3 * copies, rel=1e-12)
+    one = simulate(requests, replace(ALONE, copy_s=copies, copy_serial=9 / 36), CHAPTER)
+    assert one.makespan == pytest.approx(max(prompt, copies + prompt / 4) + sum(copies + d / 4 for d in decodes), rel=1e-12)
+
+
+def test_window_layers_read_the_window_and_no_more():
+    """Reads of a decode step: 2 bytes a token of context and 5 for each of the last 100, 1 ns a byte; 90 prompt tokens grow past it."""
+    byte = StepModel(LINEAR, 1e30, 1e30, 0, 0, 0, 0, 0, 0, fixed_s=0.01, per_byte_s=1e-9)
+    engine = replace(ALONE, kv_bytes_per_token=2.0, window=100, window_bytes_per_token=5.0)
+    result = simulate(RequestArrays(np.zeros(1), np.array([90]), np.array([30])), engine, byte)
+    reads = sum(2 * (90 + i) + 5 * min(90 + i, 100) for i in range(29))
+    assert result.makespan == pytest.approx(30 * 0.01 + reads * 1e-9, rel=1e-12)
+    chunks = simulate(RequestArrays(np.zeros(1), np.array([400]), np.ones(1, np.int64)), replace(engine, chunk_cap=60), byte)
+    reads = sum(2 * h + 5 * min(h, 100) for h in range(0, 400, 60))
+    assert chunks.makespan == pytest.approx(7 * 0.01 + reads * 1e-9, rel=1e-12)
+
+
+def test_an_index_of_two_seconds_comes_before_the_first_round():
+    """Section 8.5.2: 2 s of preparation, then rounds of 26.36 ms with 3.051 tokens: 4.22 s for 256 tokens (84 whole rounds here)."""
+    flat = StepModel(LINEAR, 1e30, 1e30, 0, 0, 0, 0, 0, 0, fixed_s=0.02636)
+    expected = 1 + sum(0.75**j for j in range(1, 5))
+    engine = replace(ALONE, draft_tokens=4, tokens_per_round=expected, preparation_s=2.0)
+    result = simulate(RequestArrays(np.zeros(1), np.array([64]), np.array([256])), engine, flat)
+    assert result.makespan - 0.02636 == pytest.approx(2.0 + 84 * 0.02636, rel=1e-12)
+    assert result.makespan - 0.02636 == pytest.approx(4.22, abs=0.01)
+    assert result.counters["gap_max"] == pytest.approx(2.0 + 0.02636)
+
+
+def test_whoever_prepares_lets_others_decode():
+    """Two prompts 10 ms apart prepare for 100 ms each; the second one's prompt runs while the first prepares."""
+    flat = StepModel(LINEAR, 1e30, 1e30, 0, 0, 0, 0, 0, 0, fixed_s=0.02)
+    engine = EngineParameters(max_num_seqs=2, token_budget=4096, draft_tokens=1, tokens_per_round=1.0, preparation_s=0.1)
+    result = simulate(RequestArrays(np.array([0.0, 0.01]), np.full(2, 64), np.full(2, 2)), engine, flat)
+    assert result.records["first"].tolist() == pytest.approx([0.02, 0.04])
+    assert result.records["last"].tolist() == pytest.approx([0.14, 0.16])
+
+
+def test_those_too_late_wait_behind_whoever_can_still_be_on_time():
+    """One slot, 1.38 s a request, 4 s to answer: three of five at time 0 are late, and one that comes at 2.7 s goes before them."""
+    limits = Deadlines((np.inf,), (4.0,), (np.inf,), (np.inf,))
+    requests = RequestArrays(np.array([0.0] * 5 + [2.7]), np.full(6, 2048), np.full(6, 50))
+    engine = EngineParameters(max_num_seqs=1, token_budget=4096, deadline_aware=True, late_wait=True)
+    result = simulate(requests, engine, CHAPTER, deadlines=limits)
+    order = np.argsort(result.records["scheduled"]).tolist()
+    assert (result.records["status"] == Status.FINISHED).all()
+    assert order == [0, 1, 5, 2, 3, 4]
 
 
 def test_replay_hits_with_room_and_loses_everything_without():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from models.errors import InputError
+from models.facts.reads import context_read_bytes
 from models.simulation_types import Status
 from planner.options import Options
 from planner.plan import plan
@@ -197,3 +198,59 @@ def test_same_seed_same_answer_with_everything_on():
     raw = scheduler(chat(samples=2, cancel_after={"lognormal": {"mean": "3 s", "cv": 1.0}}), deadline_aware=True, turned_away="hand-over")
     first, second = (simulate_scenario(raw, ENGINE).trial.result.records for _ in range(2))
     assert np.array_equal(first, second)
+
+
+def offloaded(buffers, **choices):
+    raw = with_value(
+        CHAPTER, "candidates", {"X": {"offload_layers": 9, "prefetch_buffers": buffers, "max_num_seqs": 1, "prefix_sharing": True}}
+    )
+    raw = with_value(with_value(raw, "workload.long.arrivals.burst", 1), "hardware.host_link", "64 GB/s")
+    return simulate_scenario(scheduler(raw, **choices), SimulationOptions(configuration="X", expected=True))
+
+
+def test_offloaded_layers_bound_every_step_as_the_closed_form_says():
+    """Section 8.4.3: nine FFNs of 288 MiB over 64 GB/s take 42.5 ms a step; one buffer adds 9 / 36 of the step. 255 rounds of either."""
+    two, one = offloaded(2, policy="fixed"), offloaded(1, policy="fixed")
+    assert two.answer.itl_s.max == pytest.approx(0.0425, abs=5e-5)
+    alone = with_value(CHAPTER, "candidates", {"X": {"max_num_seqs": 1, "prefix_sharing": True}})
+    step = simulate_scenario(with_value(alone, "workload.long.arrivals.burst", 1), SimulationOptions(configuration="X")).answer.itl_s.max
+    assert one.answer.itl_s.max == pytest.approx(two.answer.itl_s.max + step * 9 / 36, rel=1e-9)
+    for found, buffers in ((two, 2), (one, 1)):
+        raw = with_value(
+            CHAPTER, "candidates", {"X": {"offload_layers": 9, "prefetch_buffers": buffers, "max_num_seqs": 1, "prefix_sharing": True}}
+        )
+        raw = with_value(with_value(raw, "workload.long.arrivals.burst", 1), "hardware.host_link", "64 GB/s")
+        planned = plan(raw, Options(explain=False)).configurations[0]
+        assert found.answer.overall.e2e_s.max == pytest.approx(planned.time.e2e_s.max, rel=1e-3)
+
+
+def test_a_draft_prepared_for_two_seconds_ends_two_seconds_later():
+    raw = with_value(CHAPTER, "workload.long.arrivals.burst", 1)
+    options = SimulationOptions(configuration="D", expected=True, policy="fixed")
+    plain = simulate_scenario(raw, options).answer
+    late = simulate_scenario(with_value(raw, "workload.long.speculation.dflash.preparation", "2 s"), options).answer
+    assert late.overall.e2e_s.max == pytest.approx(plain.overall.e2e_s.max + 2.0)
+    assert late.overall.ttft_s.max == plain.overall.ttft_s.max
+
+
+def test_asynchronous_scheduling_and_waiting_behind_reach_the_engine():
+    impatient = chat(cancel_after="300 ms")
+    ends = [
+        simulate_scenario(scheduler(impatient, async_scheduling=one), ENGINE).trial.result.records["last"].sum() for one in (False, True)
+    ]
+    assert ends[1] > ends[0]
+    waiting = crowded(deadline_aware=True, turned_away="queue")
+    assert not waiting.answer.refused
+    assert waiting.answer.overall.finished == 150
+    assert waiting.answer.overall.good >= crowded(deadline_aware=False).answer.overall.good
+
+
+def test_a_model_with_window_layers_reads_what_its_shape_says_at_every_context():
+    """gpt-oss: half of the layers look back 128 tokens; the engine's two rates give the counted bytes below and beyond the window."""
+    raw = RATE | {"model": "openai/gpt-oss-20b", "engine": {"name": "vllm", "version": "0.33"}}
+    found = simulate_scenario(raw, SimulationOptions(configuration="engine", requests=5))
+    engine, shape = found.trial.inputs.engine, found.traffic.case.architecture
+    assert engine.window == 128
+    for tokens in (1, 100, 128, 129, 5000):
+        counted = context_read_bytes(shape, tokens)
+        assert engine.kv_bytes_per_token * tokens + engine.window_bytes_per_token * min(tokens, 128) == pytest.approx(counted, rel=1e-12)
