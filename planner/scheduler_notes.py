@@ -5,9 +5,11 @@ burst ends later here than in the closed form.
 from __future__ import annotations
 
 from models.case import Case
-from models.describe.scheduler import Retention, TurnedAway
+from models.describe.scheduler import BlockReserve, Retention, TurnedAway
 from models.lower_simulation import POLICIES, own_policy
 from models.simulation_types import Policy, SimulationResult, Status
+
+RESERVED = {BlockReserve.PROMPT: "the prompt", BlockReserve.WHOLE: "prompt and answer"}
 
 
 def scheduler_notes(case: Case) -> list[str]:
@@ -16,6 +18,10 @@ def scheduler_notes(case: Case) -> list[str]:
     found = []
     if chosen.policy not in (None, own):
         found.append(f"{chosen.policy} scheduling is simulated as asked; {title} itself is {own}, and no flag changes that")
+    if chosen.reserve is not BlockReserve.CHUNK:
+        found.append(f"admission reserves the blocks of {RESERVED[chosen.reserve]} as asked; the launch command leaves that to {title}")
+    if chosen.async_scheduling:
+        found.append(f"asynchronous scheduling delays cancellations here; the launch command leaves {title}'s own setting")
     if chosen.retention is Retention.VALUE:
         found.append(f"prefixes are kept by value as asked; {title} itself evicts the least recently used")
     if chosen.deadline_aware:
