@@ -125,13 +125,16 @@ class RequestArrays:
 
     def _check_options(self) -> None:
         if self.cancel is not None and len(self):
-            if self.follows is not None:
+            if self.follows is not None and np.isfinite(self.cancel[self.follows >= 0]).any():
                 raise ContradictionError("requests that follow others cannot carry a time of cancellation", path="requests.cancel")
             if np.isnan(self.cancel).any() or (self.cancel < self.arrival).any():
                 raise InputError("a cancellation precedes its arrival", path="requests.cancel")
         if self.branches is not None and len(self):
             if self.follows is not None:
-                raise ContradictionError("requests that follow others cannot branch", path="requests.branches")
+                raise ContradictionError(
+                    "branches run beside requests by the clock alone; some here follow others", path="workload",
+                    way_out="leave out samples, or sessions and closed loops",
+                )  # fmt: skip
             if self.branches.min() < 1:
                 raise InputError("a prompt has at least one answer", path="requests.branches", value=int(self.branches.min()))
 

@@ -126,9 +126,8 @@ def cases(draw, **fixed):
     follows = None
     if draw(st.booleans()):
         follows = np.array([i - 1 if i and rng.random() < 0.4 else -1 for i in range(count)], np.int64)
-    cancel = (
-        None if follows is not None or draw(st.booleans()) else np.where(rng.random(count) < 0.3, arrival + rng.random(count) * 0.5, np.inf)
-    )
+    clocked = np.ones(count, bool) if follows is None else follows < 0
+    cancel = None if draw(st.booleans()) else np.where(clocked & (rng.random(count) < 0.3), arrival + rng.random(count) * 0.5, np.inf)
     deadlines = Deadlines((draw(st.sampled_from([0.1, 1.0])),), (draw(st.sampled_from([0.3, 3.0])),), (math.inf,), (math.inf,))
     tree = make_tree(rng, count) if values["cache"] != Cache.OFF and values["kv_blocks"] != 5 else None
     requests = RequestArrays(arrival, prompt, output, prefixes=tree, follows=follows, cancel=cancel)

@@ -254,3 +254,12 @@ def test_a_model_with_window_layers_reads_what_its_shape_says_at_every_context()
     for tokens in (1, 100, 128, 129, 5000):
         counted = context_read_bytes(shape, tokens)
         assert engine.kv_bytes_per_token * tokens + engine.window_bytes_per_token * min(tokens, 128) == pytest.approx(counted, rel=1e-12)
+
+
+def test_impatient_clients_stand_beside_sessions_whose_clients_wait():
+    raw = chat(cancel_after="50 ms")
+    talk = {"prompt_tokens": 64, "output_tokens": 8, "arrivals": {"rate": "2 /s"}, "session": {"turns": 2, "new_tokens": 8}}
+    raw["workload"]["talk"] = talk
+    found = simulate_scenario(raw, ENGINE).answer
+    assert found.classes["chat"].finished == 0
+    assert found.classes["talk"].finished == found.classes["talk"].requests > 0
