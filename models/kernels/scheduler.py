@@ -324,7 +324,6 @@ def idle(w: World) -> bool:
     """Nothing to run: jump to the next arrival. False where there is none (a request can never be scheduled)."""
     state = w.state[0]
     skip_followers(w)
-    state.seen = state.time  # nothing is in flight
     time = next_arrival_time(w)
     if state.preparing > 0:
         time = min(time, next_prepared_time(w), next_cancel_time(w))
@@ -336,7 +335,6 @@ def idle(w: World) -> bool:
         state.stuck = 1
         return False
     state.time = max(state.time, time)
-    state.seen = state.time
     return True
 
 
@@ -349,7 +347,7 @@ def take_events(w: World) -> None:
         receive_next(w)
     if next_cancel_time(w) <= state.seen:
         cancel_due(w)
-    if next_prepared_time(w) <= state.time + INSTANT:
+    if next_prepared_time(w) <= state.seen + INSTANT:
         prepared_due(w)
 
 

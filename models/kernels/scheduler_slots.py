@@ -341,7 +341,7 @@ def next_prepared_time(w: World) -> float:
 @rare
 def prepared_due(w: World) -> None:
     """Drafts that are prepared: their requests decode from the next round on."""
-    while next_prepared_time(w) <= w.state[0].time + INSTANT:
+    while next_prepared_time(w) <= w.state[0].seen + INSTANT:
         slot = w.prepares[0]
         begin_decoding(w, slot)
         drop_prepare(w, slot)

@@ -347,7 +347,7 @@ class Oracle(Pages, Prices):
         while any(r.status in ("pending", "queued", "running") for r in self.requests):
             self.receive()
             self.cancel_due()
-            for r in [x for x in self.running if x.ready <= self.now + 1e-9]:
+            for r in [x for x in self.running if x.ready <= self.seen + 1e-9]:
                 self.begin(r)
             self.batch, self.preempted, self.budget = [], False, self.e.token_budget
             if mixed:
@@ -371,7 +371,7 @@ class Oracle(Pages, Prices):
                 due = [
                     r.arrival if r.status == "pending" else r.cancel for r in self.requests if r.status in ("pending", "queued", "running")
                 ]
-                if not self.preempted and min(due, default=math.inf) > self.now:
+                if not self.preempted and min([*due, *(r.ready for r in self.running)], default=math.inf) > self.now:
                     self.now = min(coming)
                 self.seen = self.now
                 continue
