@@ -82,7 +82,7 @@ def test_a_plan_over_rates_reads_as_a_ranking_with_its_search(capsys):
 def test_a_plan_over_rates_draws_its_search(tmp_path):
     assert run(["plan", RATE, "--trials", "8", "--requests", "100", "--plot", str(tmp_path / "plan.svg")]) == 0
     words = " ".join(ET.parse(tmp_path / "plan.svg").getroot().itertext())
-    for text in ("8 trials", "Goodput against p95 first token", "first"):
+    for text in ("8 trials", "Goodput and the wait for the first token", "P(SLO)", "first"):
         assert text in words
 
 
