@@ -1,69 +1,64 @@
-"""The token budget that a largest gap allows (section 8.2.4).
+"""From a gap to the new tokens of a prompt that fit beside the decoders (section 8.2.4).
 
+Notation: B sequences decode in the step, each verifying r rows at context L; a prompt adds x tokens behind h cached ones.
+    rows     n = B r (+ x in one formula), padded to the captured size that runs them
+    pairs    q = B r L + B r (r + 1) / 2, and x h + x (x + 1) / 2
+    bytes    k = bytes per token x (B L + h)
+A calibration that tells prefill and decode apart costs the sum of the two, each with its own rows. The step time grows with
+x, so the largest x within the gap is found by bisection; captured shapes make steps in it, which bisection respects.
 Units: seconds and tokens.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import numpy as np
 
-from models.errors import InputError
 from models.kernels.step import StepModel, causal_pairs, step_seconds
 from models.simulate import graph_padding
-from models.simulation_types import EngineParameters
+from models.simulation_types import EngineParameters, SimulationInputs
+
+MOST_TOKENS = 1 << 20
+"""Longest context and chunk that are looked at."""
 
 
-@dataclass(frozen=True)
-class Mix:
-    """What shares the step with the chunk: ``decoders`` with ``context`` tokens each; the chunk continues ``cached`` tokens."""
-
-    decoders: int
-    context: int
-    cached: int
-
-
-def mixed_step_seconds(engine: EngineParameters, prefill: StepModel, decode: StepModel | None, mix: Mix, chunk: int) -> float:
-    """Time of one step that decodes ``mix`` and prefills ``chunk`` tokens (not the last of their prompt)."""
-    rows = mix.decoders * (engine.draft_tokens + 1)
-    pairs = mix.decoders * float(causal_pairs(engine.draft_tokens + 1, mix.context))
-    read, state = engine.kv_bytes_per_token * mix.decoders * mix.context, engine.state_bytes_per_sequence
+def executed_rows(engine: EngineParameters, rows: int) -> int:
+    """The captured size that runs so many rows; beyond the largest they run as they are."""
     table = graph_padding(engine.graph_sizes)
-
-    def padded(count: int) -> float:
-        return float(table[count]) if count < len(table) else float(count)
-
-    new, cached_read = float(causal_pairs(chunk, mix.cached)), engine.kv_bytes_per_token * mix.cached + state
-    if decode is None or decode == prefill:
-        whole = (
-            padded(rows + chunk),
-            float(rows),
-            pairs + (new if chunk else 0.0),
-            read + state * mix.decoders + (cached_read if chunk else 0.0),
-        )
-        return float(step_seconds(prefill, *whole, mix.decoders + (chunk > 0)))
-    seconds = float(step_seconds(decode, padded(rows), float(rows), pairs, read + state * mix.decoders, mix.decoders)) if rows else 0.0
-    return seconds + (float(step_seconds(prefill, padded(chunk), 0.0, new, cached_read, 1.0)) if chunk else 0.0)
+    return int(table[rows]) if rows < len(table) else rows
 
 
-def budget_for_gap(engine: EngineParameters, prefill: StepModel, decode: StepModel | None, mix: Mix, largest_gap_s: float) -> int:
-    """Largest token budget (decode rows and chunk together) whose step stays within the gap (section 8.2.4).
+def mixed_step_s(inputs: SimulationInputs, running: int, context: int, new: int, cached: int) -> float:
+    """Seconds of a step in which ``running`` requests decode at ``context`` and ``new`` prompt tokens follow ``cached`` ones."""
+    engine = inputs.engine
+    verify = engine.draft_tokens + 1
+    rows = running * verify
+    decode = (
+        rows, rows, rows * context + running * verify * (verify + 1) / 2,
+        running * engine.context_bytes(context), running,
+    )  # fmt: skip
+    head = 1 if new else 0
+    prompt = (
+        new, head, float(causal_pairs(new, cached)), head * engine.context_bytes(cached), head,
+    )  # fmt: skip
+    if inputs.prefill == inputs.decode:
+        seconds = _seconds(inputs.prefill, engine, tuple(a + b for a, b in zip(decode, prompt, strict=True)))
+    else:
+        seconds = (_seconds(inputs.prefill, engine, prompt) if new else 0.0) + (_seconds(inputs.decode, engine, decode) if running else 0.0)
+    return max(seconds, engine.copy_s + engine.copy_serial * seconds)
 
-    Milliseconds become tokens at this context and captured shape: a longer context leaves room for fewer tokens. Raises
-    ``InputError`` where even the decodes alone take longer.
-    """
-    alone = mixed_step_seconds(engine, prefill, decode, mix, 0)
-    if alone > largest_gap_s:
-        raise InputError(
-            f"decoding {mix.decoders} sequences alone takes {alone * 1e3:.2f} ms", path="slo.itl", value=largest_gap_s,
-            way_out="lower max_num_seqs or allow a longer gap",
-        )  # fmt: skip
-    low, high = 0, 1
-    while high < 1 << 24 and mixed_step_seconds(engine, prefill, decode, mix, high) <= largest_gap_s:
-        low, high = high, 2 * high
+
+def largest_chunk(inputs: SimulationInputs, running: int, context: int, cached: int, limit_s: float) -> int:
+    """Most new tokens x whose step stays within ``limit_s``; 0 where not even one does."""
+    low, high = 0, MOST_TOKENS
     while high - low > 1:
         middle = (low + high) // 2
-        if mixed_step_seconds(engine, prefill, decode, mix, middle) <= largest_gap_s:
+        if mixed_step_s(inputs, running, context, middle, cached) <= limit_s:
             low = middle
         else:
             high = middle
-    return low + mix.decoders * (engine.draft_tokens + 1)
+    return low
+
+
+def _seconds(model: StepModel, engine: EngineParameters, work: tuple[float, ...]) -> float:
+    n, h, q, k, s = work
+    return float(np.asarray(step_seconds(model, executed_rows(engine, int(n)), h, q, k, s)))

@@ -1,11 +1,6 @@
-"""From a largest gap to a token budget (section 8.2.4): gap -> milliseconds left beside the decoders -> new tokens of a prompt.
+"""The use case: from a largest gap to a token budget (section 8.2.4), with the calibration behind it and its warnings.
 
-Notation: B sequences decode in the step, each verifying r rows at context L; a prompt adds x tokens behind h cached ones.
-    rows     n = B r (+ x in one formula), padded to the captured size that runs them
-    pairs    q = B r L + B r (r + 1) / 2, and x h + x (x + 1) / 2
-    bytes    k = bytes per token x (B L + h)
-A calibration that tells prefill and decode apart costs the sum of the two, each with its own rows. The step time grows with
-x, so the largest x within the gap is found by bisection; captured shapes make steps in it, which bisection respects.
+Gap -> milliseconds left beside the decoders -> new tokens of a prompt (``models.scheduling``), for prompts cached to several shares.
 """
 
 from __future__ import annotations
@@ -13,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from models.describe.calibration import Covered, Span
 from models.errors import InputError
-from models.kernels.step import StepModel, causal_pairs, step_seconds
 from models.lower_simulation import lower_simulation
-from models.simulate import graph_padding
-from models.simulation_types import EngineParameters, SimulationInputs
+from models.scheduling import MOST_TOKENS, executed_rows, largest_chunk, mixed_step_s
+from models.simulation_types import SimulationInputs
 from planner.answer import CalibrationUsed, Part
 from planner.coverage import extrapolation
 from planner.options import Options
@@ -29,7 +21,6 @@ from planner.simulation.options import SimulationOptions
 from planner.simulation.run import choose
 from planner.traffic.load import Traffic, load
 
-MOST_TOKENS = 1 << 20
 STATED = (0.0, 0.25, 0.5, 0.75)
 """Shares of the prompt that are cached already: the chunk shrinks as they grow."""
 
@@ -106,47 +97,7 @@ def _lowered(raw: Mapping[str, Any], options: SimulationOptions) -> tuple[Traffi
 
 
 def _chunk(inputs: SimulationInputs, running: int, context: int, cached: int, limit_s: float) -> Chunk:
-    """Bisection over x; x = 0 where not even one token fits."""
-    low, high = 0, MOST_TOKENS
-    while high - low > 1:
-        middle = (low + high) // 2
-        if mixed_step_s(inputs, running, context, middle, cached) <= limit_s:
-            low = middle
-        else:
-            high = middle
-    together = inputs.prefill == inputs.decode
-    rows = running * (inputs.engine.draft_tokens + 1)
-    executed = executed_rows(inputs.engine, low + rows) if together else executed_rows(inputs.engine, low)
-    spent = mixed_step_s(inputs, running, context, low, cached) if low or running else 0.0
-    return Chunk(cached_tokens=cached, new_tokens=low, executed_rows=executed if low else 0, step_s=spent)
-
-
-def executed_rows(engine: EngineParameters, rows: int) -> int:
-    """The captured size that runs so many rows; beyond the largest they run as they are."""
-    table = graph_padding(engine.graph_sizes)
-    return int(table[rows]) if rows < len(table) else rows
-
-
-def mixed_step_s(inputs: SimulationInputs, running: int, context: int, new: int, cached: int) -> float:
-    """Seconds of a step in which ``running`` requests decode at ``context`` and ``new`` prompt tokens follow ``cached`` ones."""
-    engine = inputs.engine
-    verify = engine.draft_tokens + 1
-    rows = running * verify
-    decode = (
-        rows, rows, rows * context + running * verify * (verify + 1) / 2,
-        running * engine.context_bytes(context), running,
-    )  # fmt: skip
-    head = 1 if new else 0
-    prompt = (
-        new, head, float(causal_pairs(new, cached)), head * engine.context_bytes(cached), head,
-    )  # fmt: skip
-    if inputs.prefill == inputs.decode:
-        seconds = _seconds(inputs.prefill, engine, tuple(a + b for a, b in zip(decode, prompt, strict=True)))
-    else:
-        seconds = (_seconds(inputs.prefill, engine, prompt) if new else 0.0) + (_seconds(inputs.decode, engine, decode) if running else 0.0)
-    return max(seconds, engine.copy_s + engine.copy_serial * seconds)
-
-
-def _seconds(model: StepModel, engine: EngineParameters, work: tuple[float, ...]) -> float:
-    n, h, q, k, s = work
-    return float(np.asarray(step_seconds(model, executed_rows(engine, int(n)), h, q, k, s)))
+    new = largest_chunk(inputs, running, context, cached, limit_s)
+    beside = running * (inputs.engine.draft_tokens + 1) if inputs.prefill == inputs.decode else 0
+    spent = mixed_step_s(inputs, running, context, new, cached) if new or running else 0.0
+    return Chunk(cached_tokens=cached, new_tokens=new, executed_rows=executed_rows(inputs.engine, new + beside) if new else 0, step_s=spent)

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from models.describe.scheduler import TurnedAway
-from models.errors import InputError
 from models.kernels.step import LINEAR, StepModel
-from models.scheduling import Mix, budget_for_gap
+from models.scheduling import largest_chunk
 from models.serving import serve
 from models.simulate import simulate
 from models.simulation_summary import summarise
@@ -16,30 +15,32 @@ CHAPTER = StepModel(LINEAR, 1e30, 1e30, 0, 0, 0, 0, 0, 0, fixed_s=0.02622, per_t
 INF = float("inf")
 
 
+def inputs(model, **engine):
+    return SimulationInputs(EngineParameters(**engine), model, model, 1, 0)
+
+
 @pytest.mark.parametrize(("cached", "decoders"), [(0, 0), (0, 1), (7680, 1), (7680, 4)])
 def test_a_gap_of_50_ms_gives_the_chunk_that_solves_the_quadratic(cached, decoders):
     """26.22 + 0.0304 (d + c) + 3e-6 (d (h + 1) + c cached + c (c + 1) / 2) = 50 ms, rounded down to whole tokens."""
-    budget = budget_for_gap(EngineParameters(), CHAPTER, None, Mix(decoders, 2048, cached), 0.050)
+    chunk = largest_chunk(inputs(CHAPTER), decoders, 2048, cached, 0.050)
     a, b = 1.5e-9, 3.04e-5 + 3e-9 * (cached + 0.5)
     c = 0.02622 + 3.04e-5 * decoders + 3e-9 * decoders * 2049 - 0.050
-    assert budget - decoders == int((-b + (b * b - 4 * a * c) ** 0.5) / (2 * a))
+    assert chunk == int((-b + (b * b - 4 * a * c) ** 0.5) / (2 * a))
 
 
 def test_a_longer_context_leaves_room_for_fewer_tokens():
-    short, long = (budget_for_gap(EngineParameters(), CHAPTER, None, Mix(1, 2048, cached), 0.050) for cached in (0, 7680))
+    short, long = (largest_chunk(inputs(CHAPTER), 1, 2048, cached, 0.050) for cached in (0, 7680))
     assert long < short
 
 
 def test_captured_shapes_make_the_budget_a_captured_size():
-    """Up to 512 rows run the graphs of 256 and 512: a gap that a step of 256 meets and one of 512 does not gives 256."""
-    engine = EngineParameters(graph_sizes=(256, 512))
+    """Up to 512 rows run the graphs of 256 and 512: a gap that a step of 256 meets and one of 512 does not gives 256 rows."""
     model = StepModel(LINEAR, 1e30, 1e30, 0, 0, 0, 0, 0, 0, fixed_s=0.01, per_token_s=1e-4)
-    assert budget_for_gap(engine, model, None, Mix(1, 0, 0), 0.01 + 300e-4) == 256
+    assert largest_chunk(inputs(model, graph_sizes=(256, 512)), 1, 0, 0, 0.01 + 300e-4) == 255
 
 
-def test_a_gap_shorter_than_the_decodes_is_an_error():
-    with pytest.raises(InputError, match="decoding 4 sequences alone"):
-        budget_for_gap(EngineParameters(), CHAPTER, None, Mix(4, 2048, 0), 0.020)
+def test_a_gap_shorter_than_the_decodes_leaves_no_token():
+    assert largest_chunk(inputs(CHAPTER), 4, 2048, 0, 0.020) == 0
 
 
 CROWD = RequestArrays(np.zeros(8), np.full(8, 2048), np.full(8, 50))

@@ -8,9 +8,10 @@ import pytest
 import yaml
 
 from models.errors import ContradictionError, FileFormatError, GoodputError, InputError
+from models.scheduling import mixed_step_s
 from models.simulation_types import Status
 from planner.scenario_file import parse_scenario, read_raw, with_value
-from planner.simulation.budget import mixed_step_s, step_budget
+from planner.simulation.budget import step_budget
 from planner.simulation.options import SimulationOptions
 from planner.simulation.run import simulate_scenario
 from planner.traffic.requests import offered_rate, requests_of, scaled
