@@ -7,6 +7,7 @@ answer. Nothing here loops over tokens or requests. Percentiles and goodput: ``m
 from __future__ import annotations
 
 from mmap import mmap
+from typing import get_type_hints
 
 import numpy as np
 
@@ -64,8 +65,7 @@ def _settings(
     seed: int,
     stop: EarlyStop | None,
     timeline: bool,
-) -> Records:
-    record = np.zeros(1, memory.SETTINGS)
+) -> memory.Settings:
     random = engine.acceptance is not None
     on_demand = engine.kv_blocks > 0 and engine.reserve != 2
     values = {
@@ -77,15 +77,16 @@ def _settings(
         "rows": engine.draft_tokens + 1, "random": random,
         "per_round": random or (on_demand and engine.draft_tokens > 0), "constant_context": engine.constant_context,
         "tokens_per_round": expected_tokens(engine), "kv_bytes": engine.kv_bytes_per_token, "state_bytes": engine.state_bytes_per_sequence,
-        "shared_read_once": engine.shared_read_once, "async_scheduling": engine.async_scheduling, "seed": seed, "every_iteration": timeline,
+        "shared_read_once": engine.shared_read_once, "async_scheduling": engine.async_scheduling, "every_iteration": timeline,
+        "seed": np.uint64(seed).astype(np.int64),  # the same 64 bits
         "check_after": stop.after if stop else 0, "check_good": stop.at_least_good if stop else 0,
         "late_wait": engine.late_wait, "preparation_s": engine.preparation_s,
         "window": engine.window, "window_bytes": engine.window_bytes_per_token, "copy_s": engine.copy_s, "copy_serial": engine.copy_serial,
-        "cancel_count": 0 if requests.cancel is None else int(np.isfinite(requests.cancel).sum()),
+        "cancel_count": 0 if requests.cancel is None else np.isfinite(requests.cancel).sum(),
+        "followers": requests.follows is not None, "attention": engine.attention is not None, "measured_rows": len(engine.seconds_by_rows),
     }  # fmt: skip
-    for name, value in values.items():
-        record[name] = value
-    return record
+    kinds = get_type_hints(memory.Settings)
+    return memory.specialised(memory.Settings(**{name: kinds[name](value) for name, value in values.items()}))
 
 
 def expected_tokens(engine: EngineParameters) -> float:

@@ -17,6 +17,7 @@ import numpy as np
 from models.kernels import machine_code
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
+Constant = machine_code.Constant
 
 
 class _Entry:
@@ -29,7 +30,7 @@ class _Entry:
 
     def __call__(self, *arguments: object) -> None:
         leaves = list(_leaves(arguments))
-        types = tuple((leaf.dtype, leaf.ndim) if isinstance(leaf, np.ndarray) else type(leaf) for leaf in leaves)
+        types = tuple(_kind(leaf) for leaf in leaves)
         code = self._code.get(types)
         if code is None:
             with self._lock:
@@ -46,12 +47,21 @@ def _leaves(values: tuple[object, ...]) -> Iterator[Any]:
             yield value
 
 
+def _kind(leaf: Any) -> object:
+    """What the machine code depends on: a constant's value, of anything else its type."""
+    if isinstance(leaf, Constant):
+        return leaf
+    return (leaf.dtype, leaf.ndim) if isinstance(leaf, np.ndarray) else type(leaf)
+
+
 def _words(leaf: Any) -> tuple[int, ...]:
     """What ``machine_code`` unpacks: address and shape of an array, the 64 bits of a number."""
     if isinstance(leaf, np.ndarray):
         if not leaf.flags.c_contiguous:
             raise ValueError("kernels take contiguous arrays")
         return (leaf.ctypes.data, *leaf.shape)
+    if isinstance(leaf, Constant):
+        return ()
     return struct.unpack("q", struct.pack("d", leaf)) if isinstance(leaf, float) else (leaf,)
 
 

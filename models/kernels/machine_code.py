@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
@@ -25,6 +26,13 @@ OPTIONS = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "n
 NAME = "kernel"
 EXTERNAL = {"pow", "memcpy", "memmove", "memset"}  # of the C library; anything else would be Python's or numba's
 NO_VALUE = -2  # numba's status of a function that returned None
+
+
+@dataclass(frozen=True)
+class Constant:
+    """An argument whose value the code is built for: what it makes unreachable is left out."""
+
+    value: float
 
 
 class Piece:
@@ -125,7 +133,7 @@ def _numba(module: str) -> Any:
 def _build(function: Callable[..., object], arguments: tuple[object, ...]) -> bytes:
     """Compile with numba, an unpacker of the table before it, to relocatable object code."""
     njit, voidptr = _numba("").njit, _numba(".core.types").voidptr
-    kernel, unpack = njit(forceinline=True, **OPTIONS)(function), _unpacker(tuple(_type(argument) for argument in arguments))
+    kernel, unpack = njit(forceinline=True, **OPTIONS)(function), _unpacker(arguments)
 
     def entry(table: Any) -> None:
         kernel(*unpack(table))
@@ -144,6 +152,8 @@ def _build(function: Callable[..., object], arguments: tuple[object, ...]) -> by
 
 def _type(argument: Any) -> Any:
     types = _numba(".core.types")
+    if isinstance(argument, Constant):
+        return _type(argument.value)
     if isinstance(argument, np.ndarray):
         return types.Array(_numba("").from_dtype(argument.dtype), argument.ndim, "C")
     if isinstance(argument, tuple):
@@ -151,20 +161,22 @@ def _type(argument: Any) -> Any:
     return types.float64 if isinstance(argument, float) else types.int64
 
 
-def _unpacker(kinds: tuple[Any, ...]) -> Any:
-    """Arguments of these numba types from the table of words, in compiled code."""
+def _unpacker(arguments: tuple[Any, ...]) -> Any:
+    """Arguments like these from the table of words, in compiled code; constants stand in the code."""
     types, arrays = _numba(".core.types"), _numba(".np.arrayobj")
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, table: Any) -> Any:
         integer = context.get_value_type(types.int64)
-        words, place = builder.bitcast(arguments[0], integer.as_pointer()), itertools.count()
+        words, place = builder.bitcast(table[0], integer.as_pointer()), itertools.count()
 
         def word() -> Any:
             return builder.load(builder.gep(words, [integer(next(place))]))
 
-        def value(kind: Any) -> Any:
-            if isinstance(kind, types.BaseTuple):
-                return context.make_tuple(builder, kind, [value(one) for one in kind.types])
+        def value(kind: Any, like: Any) -> Any:
+            if isinstance(like, Constant):
+                return context.get_constant(kind, like.value)
+            if isinstance(like, tuple):
+                return context.make_tuple(builder, kind, [value(*one) for one in zip(kind.types, like, strict=True)])
             if not isinstance(kind, types.Array):
                 return builder.bitcast(word(), context.get_value_type(kind))
             array = arrays.make_array(kind)(context, builder)
@@ -176,10 +188,10 @@ def _unpacker(kinds: tuple[Any, ...]) -> Any:
             arrays.populate_array(array, data, shape, strides, item, None)
             return array._getvalue()  # noqa: SLF001  the struct as a value: numba's own way of returning it
 
-        return value(signature.return_type)
+        return value(signature.return_type, arguments)
 
     def unpack(typing: Any, table: Any) -> Any:  # noqa: ARG001  numba fixes the parameters
-        return types.Tuple(kinds)(types.voidptr), generate
+        return types.Tuple([_type(one) for one in arguments])(types.voidptr), generate
 
     return _numba(".extending").intrinsic(unpack)
 

@@ -87,7 +87,7 @@ def rounds_within(w: World, block: int, room: int, most: int) -> int:
 @part
 def longest_run(w: World) -> int:
     """Iterations for which the batch stays the same, time-driven events aside."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     if settings.every_iteration > 0 or settings.per_round > 0 or state.preempted_now > 0:
         return 1
     if state.decoding > 0 and (state.newcomers > 0 or (not mixes(w) and state.round_end < state.time)):
@@ -111,7 +111,7 @@ def longest_run(w: World) -> int:
 @rare
 def record_rows(w: World, seconds: float) -> None:
     """Timeline: who did what in this iteration."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     slot = state.run_head
     while slot >= 0 and state.rows_recorded < w.timeline.shape[0]:
         decodes = w.slots[slot].decoding > 0
@@ -126,7 +126,7 @@ def record_rows(w: World, seconds: float) -> None:
 @rare
 def record_sample(w: World) -> None:
     """State over time, at most as many samples as there is room for: when full, every second one goes."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     if state.samples == w.samples.shape[0]:
         for place in range(w.samples.shape[0] // 2):
             w.samples[place] = w.samples[2 * place]
@@ -169,7 +169,7 @@ def log_round_gaps(w: World, first: float, slope: float, count: int) -> None:
 @part
 def draw_round(w: World) -> None:
     """Random acceptance: every decoder advances by what its round yielded."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     slot = state.run_head
     while slot >= 0:
         if w.slots[slot].decoding > 0:
@@ -190,7 +190,7 @@ def advance(w: World, first: float, slope: float, count: int) -> None:
 
     Asynchronous scheduling decides a batch as soon as the one before begins: what comes later (``seen``) waits for the batch after it.
     """
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     seconds = run_seconds(first, slope, count)
     if state.decoding > 0:
         log_round_gaps(w, first, slope, count)
@@ -227,7 +227,7 @@ def advance(w: World, first: float, slope: float, count: int) -> None:
 @part
 def finish_decoders(w: World) -> None:
     """Decoders that have emitted their last token leave, in order of admission."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     slot = state.run_head if settings.random > 0 else (w.heap[0].slot if next_finish(w) <= state.rounds else -1)
     while slot >= 0:
         request, after = w.slots[slot].request, w.slots[slot].next
@@ -248,7 +248,7 @@ def finish_decoders(w: World) -> None:
 @part
 def finish_prompts(w: World) -> None:
     """Prompts that are complete emit a token and start to decode."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     place, total = 0, state.prefilling
     kept = 0
     for place in range(total):
@@ -354,7 +354,7 @@ def take_events(w: World) -> None:
 @part
 def build_batch(w: World) -> None:
     """One scheduling decision; the order of the three steps is the policy."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     clear_batch(w)
     if mixes(w):
         schedule_decodes(w)
@@ -372,7 +372,7 @@ def build_batch(w: World) -> None:
 @part
 def next_event(w: World) -> float:
     """When a run has to stop because of the clock: an arrival that could be admitted or refused, or a cancellation."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     until = min(next_cancel_time(w), next_prepared_time(w) - INSTANT)
     if state.open > 0 or settings.admission_limit > 0:
         until = min(until, next_arrival_time(w))
@@ -382,7 +382,7 @@ def next_event(w: World) -> float:
 @compiled
 def run_scheduler(w: World) -> None:
     """Simulate until every request has ended (or the early stop says enough)."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     while state.done < w.arrival.shape[0] and state.stopped == 0:
         take_events(w)
         build_batch(w)

@@ -46,9 +46,9 @@ def grid_line(w: World, chunk: float, cached: float, decoders: float, context: f
 @part
 def attention_line(w: World) -> tuple[float, float, float]:
     """Attention seconds of the batch being built, their growth, and for how many iterations it holds; 0 without a grid."""
-    if w.attention.shape[CHUNK] == 0:
+    state, settings = w.state[0], w.settings
+    if settings.attention == 0:
         return 0.0, 0.0, FOREVER
-    state = w.state[0]
     decoders = float(state.decoders) if state.decoding > 0 else 0.0
     context = state.context / decoders if decoders > 0.0 else 0.0
     if state.sequences > 0.0:

@@ -35,7 +35,7 @@ from models.kernels.scheduler_step import copied, padded, shape_seconds, step_li
 @part
 def impossible(w: World, tokens_in: int, tokens_out: int) -> bool:
     """Whether the request can never run: longer than the context, the pool, or (unchunked) the budget."""
-    settings = w.settings[0]
+    settings = w.settings
     total = tokens_in + tokens_out - 1
     if settings.max_model_len > 0 and tokens_in + tokens_out > settings.max_model_len:
         return True
@@ -59,15 +59,15 @@ def next_arrival_time(w: World) -> float:
 @part
 def skip_followers(w: World) -> None:
     """Requests that wait for another one do not arrive by the clock."""
-    state = w.state[0]
-    while w.follows.shape[0] > 0 and state.next_arrival < w.arrival.shape[0] and w.follows[state.next_arrival] > 0:
+    state, settings = w.state[0], w.settings
+    while settings.followers > 0 and state.next_arrival < w.arrival.shape[0] and w.follows[state.next_arrival] > 0:
         state.next_arrival += 1
 
 
 @part
 def receive(w: World, request: int, time: float) -> None:
     """A request arrives: refused for good, or queued."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     w.results[request].arrival = time
     if impossible(w, w.prompt[request], w.output[request]):
         end_request(w, request, TOO_LARGE, time)
@@ -95,7 +95,7 @@ def evict_group(w: World, needed: int, keep: int) -> bool:
 @part
 def round_need(w: World) -> int:
     """Blocks that the next round of all decoders allocates."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     if settings.per_round == 0:
         return w.phases[-state.rounds % settings.block_tokens]
     need, slot = 0, state.run_head
@@ -110,7 +110,7 @@ def round_need(w: World) -> int:
 @rare
 def hold_round(w: World) -> None:
     """Per-round mode: each decoder holds its K + 1 slots."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     slot = state.run_head
     while slot >= 0:
         if w.slots[slot].decoding > 0:
@@ -122,7 +122,7 @@ def hold_round(w: World) -> None:
 @part
 def schedule_decodes(w: World) -> None:
     """Step 1: rows and blocks for every decoder."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     if settings.total_blocks > 0 and settings.reserve != RESERVE_WHOLE:
         need = round_need(w)
         while need > available(w) and state.decoders > 0:
@@ -142,7 +142,7 @@ def add_chunk(w: World, slot: int, chunk: int) -> None:
 
     In micro-batches of u rows its last one has (c - 1) mod u + 1; where those are few, their pairs run the kernel of short ones.
     """
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     cached, size = float(w.slots[slot].computed), float(chunk)
     left = w.slots[slot].target - w.slots[slot].computed
     w.slots[slot].chunk = chunk
@@ -172,7 +172,7 @@ def add_chunk(w: World, slot: int, chunk: int) -> None:
 @part
 def chunk_of(w: World, left: int) -> int:
     """Tokens of this prompt in this iteration; 0 where it has to wait."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     if settings.policy == CONTINUOUS:
         return left if left <= state.budget_left or state.sequences == 0.0 else 0
     if settings.chunk_cap > 0:
@@ -183,7 +183,7 @@ def chunk_of(w: World, left: int) -> int:
 @part
 def continue_prompts(w: World) -> None:
     """Step 2: the next chunk of every unfinished prompt."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     place = 0
     while place < state.prefilling:
         slot = w.prefills[place]
@@ -205,7 +205,7 @@ def continue_prompts(w: World) -> None:
 @rare
 def too_late(w: World, request: int, hit: int, target: int, left: int) -> bool:
     """Deadline-aware admission: whether the request misses TTFT or e2e when prefilled alone and decoding with those present."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     arrival, kind = w.results[request].arrival, w.klass[request] if w.klass.shape[0] > 0 else 0
     new, cached = float(target - hit), float(hit)
     pairs = new * cached + new * (new + 1.0) * 0.5
@@ -230,7 +230,7 @@ def too_late(w: World, request: int, hit: int, target: int, left: int) -> bool:
 @part
 def place_request(w: World, request: int, target: int, hit: int) -> int:
     """Admit: a slot, the cached part of the prefix, a place among the unfinished prompts."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     state.free_slots -= 1
     slot = w.free[state.free_slots]
     w.slots[slot].request, w.slots[slot].sequence, w.slots[slot].decoding, w.slots[slot].preparing = request, state.sequence, 0, 0
@@ -255,7 +255,7 @@ def place_request(w: World, request: int, target: int, hit: int) -> int:
 @part
 def fits(w: World, hit: int, idle: int, target: int, chunk: int, total: int) -> int:
     """Blocks to take now for the admission, or -1 where the pool cannot serve it yet."""
-    settings = w.settings[0]
+    settings = w.settings
     if settings.paged == 0:
         return 0
     reach = hit * settings.block_tokens + chunk
@@ -294,7 +294,7 @@ def head_of_line(w: World) -> int:
 @rare
 def turn_away(w: World, request: int) -> None:
     """Too late: refused, or to the end of the line, in the places that those before it in the queue have left."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     if settings.late_wait > 0:
         w.queue[state.late_tail] = request
         state.late_tail += 1
@@ -306,7 +306,7 @@ def turn_away(w: World, request: int) -> None:
 @part
 def admit_head(w: World, request: int) -> bool:
     """Admit the head of the line or refuse it as too late; False where it has to wait (and everybody behind it)."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     target, left = w.prompt[request] + w.results[request].generated, w.output[request] - w.results[request].generated - 1
     hit, idle = cached_prefix(w, request, (target - 1) // settings.block_tokens)
     chunk = chunk_of(w, target - hit * settings.block_tokens)
@@ -336,7 +336,7 @@ def admit_head(w: World, request: int) -> bool:
 @part
 def admit_waiting(w: World) -> None:
     """Step 3: first come first served while slots, budget and blocks last."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     while state.running < settings.max_num_seqs and (state.budget_left > 0 or settings.policy == FIXED):
         if waiting(w) == 0:
             state.open = 1
@@ -351,7 +351,7 @@ def admit_waiting(w: World) -> None:
 @part
 def clear_batch(w: World) -> None:
     """Start from an empty iteration."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     state.new_tokens, state.logit_rows, state.pairs, state.kv_tokens, state.sequences = 0.0, 0.0, 0.0, 0.0, 0.0
     state.pairs_step, state.kv_step, state.micro_batches, state.window_kv = 0.0, 0.0, 0.0, 0.0
     state.same_for, state.decoding, state.preempted_now, state.open, state.round_blocks_taken = NEVER, 0, 0, 0, 0
@@ -361,19 +361,19 @@ def clear_batch(w: World) -> None:
 @part
 def mixes(w: World) -> bool:
     """Whether prefill and decode share iterations."""
-    settings = w.settings[0]
+    settings = w.settings
     return settings.policy in (CHUNKED, CONTINUOUS)
 
 
 @part
 def admits(w: World) -> bool:
     """Whether this decision may admit: always, except that a fixed group closes when it starts."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     return state.preempted_now == 0 and (settings.policy != FIXED or state.running == 0)
 
 
 @part
 def decodes_after(w: World) -> bool:
     """Policies that do not mix decode when no prompt is being processed."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     return state.sequences == 0.0 and state.decoders > 0 and settings.policy in (PREFILL_FIRST, FIXED)

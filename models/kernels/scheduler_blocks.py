@@ -93,7 +93,7 @@ def cheapest(w: World) -> int:
 @part
 def take_blocks(w: World, wanted: int) -> None:
     """Allocate ``wanted`` blocks, which must be available: pristine ones first, then by eviction."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     fresh = min(wanted, state.pristine)
     state.pristine -= fresh
     wanted -= fresh
@@ -106,7 +106,7 @@ def take_blocks(w: World, wanted: int) -> None:
 @part
 def cached_prefix(w: World, request: int, most: int) -> tuple[int, int]:
     """(hit blocks, of which now evictable) for the request's path, at most ``most`` blocks."""
-    settings = w.settings[0]
+    settings = w.settings
     hit, idle = 0, 0
     if settings.cache == CACHE_OFF:
         return hit, idle
@@ -151,7 +151,7 @@ def acquire_prefix(w: World, slot: int, hit: int) -> None:
 @part
 def extend_prefix(w: World, slot: int, tokens: int) -> None:
     """Full blocks of the first ``tokens`` tokens join the shared prefix while the request's chain is unbroken."""
-    settings = w.settings[0]
+    settings = w.settings
     if settings.cache == CACHE_OFF or w.slots[slot].chained == 0:
         return
     request, full = w.slots[slot].request, tokens // settings.block_tokens
@@ -177,7 +177,7 @@ def extend_prefix(w: World, slot: int, tokens: int) -> None:
 @part
 def release_blocks(w: World, slot: int) -> None:
     """Give back everything the slot holds: the private tail first, then its references from the leaf to the root."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     if settings.cache == CACHE_OFF:
         state.pristine += w.slots[slot].held
         return

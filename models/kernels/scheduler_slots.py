@@ -17,7 +17,7 @@ from models.kernels.scheduler_state import CANCELLED, CHUNKED, CONTINUOUS, FINIS
 @part
 def advanced(w: World, slot: int) -> int:
     """Tokens that the decoder emitted since it joined."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     if settings.random > 0:
         return int(w.slots[slot].progress)
     rounds = state.rounds - w.slots[slot].join
@@ -39,7 +39,7 @@ def uniform(seed: int, request: int, draw: int) -> float:
 @part
 def accepted_tokens(w: World, request: int, draw: int) -> int:
     """Tokens of one verified round: 1 + the drafts accepted; accept[j] = product of the first j + 1 probabilities (8.5.4)."""
-    settings = w.settings[0]
+    settings = w.settings
     u = uniform(settings.seed, request, draw)
     count = 1
     for place in range(w.accept.shape[0]):
@@ -98,7 +98,7 @@ def read_prefix(w: World, slot: int, block: int, change: int) -> None:
 @part
 def context_of(w: World, slot: int) -> float:
     """Tokens that the decoder's next round attends to, possibly with a fraction."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     if settings.random > 0:
         return w.slots[slot].stored + w.slots[slot].progress
     return w.slots[slot].stored + (state.rounds - w.slots[slot].join) * settings.tokens_per_round
@@ -107,7 +107,7 @@ def context_of(w: World, slot: int) -> float:
 @part
 def enter_window(w: World, slot: int, tokens: int) -> None:
     """Window layers read min(context, window); a decoder below the window grows until it fills it."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     w.slots[slot].below = 1 if tokens < settings.window and settings.constant_context == 0 else 0
     state.window_context += min(tokens, settings.window)
     if w.slots[slot].below > 0:
@@ -119,7 +119,7 @@ def enter_window(w: World, slot: int, tokens: int) -> None:
 @part
 def fill_window(w: World, slot: int) -> None:
     """The decoder's context has reached the window: from now on it reads the window and no more."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     state.window_context -= context_of(w, slot) - settings.window
     w.slots[slot].below = 0
     state.below -= 1
@@ -130,7 +130,7 @@ def fill_window(w: World, slot: int) -> None:
 @rare
 def windows_filled(w: World) -> None:
     """Decoders that have reached the window."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     slot = state.run_head
     while slot >= 0:
         if w.slots[slot].decoding > 0 and w.slots[slot].below > 0 and context_of(w, slot) >= settings.window:
@@ -141,7 +141,7 @@ def windows_filled(w: World) -> None:
 @rare
 def rounds_below(w: World) -> int:
     """Rounds until the first decoder below the window has reached it: reads grow linearly up to there."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     slot, count = state.run_head, NEVER
     while slot >= 0:
         if w.slots[slot].decoding > 0 and w.slots[slot].below > 0:
@@ -153,7 +153,7 @@ def rounds_below(w: World) -> int:
 @part
 def leave_window(w: World, slot: int) -> None:
     """The decoder reads nothing any more."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     if w.slots[slot].below > 0:
         fill_window(w, slot)
     state.window_context -= min(w.prompt[w.slots[slot].request], settings.window) if settings.constant_context > 0 else settings.window
@@ -162,7 +162,7 @@ def leave_window(w: World, slot: int) -> None:
 @part
 def join_decoders(w: World, slot: int, stored: int, generated: int) -> None:
     """The prompt is done and its first token emitted: one more row in every further round."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     w.slots[slot].decoding, w.slots[slot].join, w.slots[slot].stored, w.slots[slot].generated = 1, state.rounds, stored, generated
     w.slots[slot].progress = 0.0
     mixed = settings.policy in (CHUNKED, CONTINUOUS) and w.slots[slot].preparing == 0
@@ -189,7 +189,7 @@ def join_decoders(w: World, slot: int, stored: int, generated: int) -> None:
 @part
 def begin_decoding(w: World, slot: int) -> None:
     """One more decoder, and the round after which it will be done."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     request = w.slots[slot].request
     join_decoders(w, slot, w.slots[slot].target, w.results[request].generated)
     if settings.random == 0:
@@ -201,7 +201,7 @@ def begin_decoding(w: World, slot: int) -> None:
 @part
 def leave_decoders(w: World, slot: int) -> None:
     """The decoder takes no further rows; its longest gap is settled. Its blocks are untouched, ``held`` is brought up to date."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     request, rounds = w.slots[slot].request, state.rounds - w.slots[slot].join
     w.results[request].max_gap = max(w.results[request].max_gap, stack_longest(w, w.slots[slot].since))
     if settings.random == 0:
@@ -236,17 +236,17 @@ def waiting(w: World) -> int:
 @part
 def end_request(w: World, request: int, status: int, when: float) -> None:
     """Nothing more happens to the request; the one that waited for it may arrive."""
-    state = w.state[0]
+    state, settings = w.state[0], w.settings
     w.results[request].status, w.results[request].last = status, when
     state.done += 1
-    if w.follower.shape[0] > 0 and w.follower[request] >= 0:
+    if settings.followers > 0 and w.follower[request] >= 0:
         pending_push(w, when + w.delay[w.follower[request]], w.follower[request])
 
 
 @part
 def judge_good(w: World, request: int) -> None:
     """Within every deadline of its class (ttft, e2e, longest gap, mean gap)? Counts it and stops a hopeless trial early."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     if w.results[request].status != FINISHED:
         return
     state.finished += 1
@@ -335,7 +335,7 @@ def next_prepared_time(w: World) -> float:
     """When the next draft is prepared."""
     if w.state[0].preparing == 0:
         return float(NEVER)
-    return w.slots[w.prepares[0]].emitted + w.settings[0].preparation_s
+    return w.slots[w.prepares[0]].emitted + w.settings.preparation_s
 
 
 @rare
@@ -350,7 +350,7 @@ def prepared_due(w: World) -> None:
 @part
 def next_cancel_time(w: World) -> float:
     """When the next cancellation may take effect."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     if state.next_cancel >= settings.cancel_count:
         return float(NEVER)
     return w.cancel[w.cancel_order[state.next_cancel]]
@@ -359,7 +359,7 @@ def next_cancel_time(w: World) -> float:
 @part
 def finish_slot(w: World, slot: int, status: int) -> None:
     """The request is complete or cancelled: blocks and slot are free from now on. Who gave up before the end got no answer."""
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     request = w.slots[slot].request
     if settings.cancel_count > 0 and w.cancel[request] < state.time:
         status = CANCELLED

@@ -4,9 +4,9 @@ Notation and units: seconds (f8), tokens and blocks (integers), rounds = decode 
 once for each iteration that decodes). Kernels get these arrays and nothing else; ``models.simulate`` fills and reads them.
 Context sums are floats, because expected speculation advances by a fraction of a token.
 
-What a run does not use costs a test of a setting, always the same way, which a processor predicts; so: one setting for each
-feature, tested before any of its work (``paged`` before blocks are counted); what seldom happens in a ``rare`` piece, called
-only after a test in the caller; arrays of a feature that is off are empty.
+What a run does not use costs nothing where ``specialised`` tells the compiler, elsewhere a test of a setting that always falls
+the same way; so: one setting for each feature, tested before any of its work (``paged`` before blocks are counted); what seldom
+happens in a ``rare`` piece, called only after a test in the caller; arrays of a feature that is off are empty.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from models.kernels.jit import Constant
 
 FIXED, CONTINUOUS, CHUNKED, PREFILL_FIRST = 0, 1, 2, 3
 RESERVE_CHUNK, RESERVE_PROMPT, RESERVE_WHOLE = 0, 1, 2
@@ -31,18 +33,50 @@ STEP_FIELDS = (
 )  # fmt: skip
 STEP = np.dtype([(name, "f8") for name in STEP_FIELDS], align=True)
 
-SETTINGS = np.dtype([
-    ("policy", "i8"), ("max_num_seqs", "i8"), ("token_budget", "i8"), ("chunk_cap", "i8"),
-    ("paged", "i8"), ("block_tokens", "i8"), ("total_blocks", "i8"), ("reserve", "i8"), ("cache", "i8"), ("max_model_len", "i8"),
-    ("admission_limit", "i8"), ("deadline_aware", "i8"), ("one_model", "i8"),
-    ("micro_batch", "i8"), ("tiled_from", "i8"), ("short_pair_cost", "f8"),  # the cost in chunks; decoders: their own model's
-    ("rows", "i8"), ("random", "i8"), ("per_round", "i8"), ("constant_context", "i8"), ("tokens_per_round", "f8"),
-    ("kv_bytes", "f8"), ("state_bytes", "f8"), ("shared_read_once", "i8"), ("seed", "u8"), ("every_iteration", "i8"),
-    ("async_scheduling", "i8"),
-    ("check_after", "i8"), ("check_good", "i8"), ("cancel_count", "i8"),
-    ("late_wait", "i8"), ("preparation_s", "f8"), ("copy_s", "f8"), ("copy_serial", "f8"),
-    ("window", "i8"), ("window_bytes", "f8"),
-], align=True)  # fmt: skip
+
+class Settings(NamedTuple):
+    """What ``models.simulate`` chose for the run; switches are 0 or 1."""
+
+    policy: int
+    max_num_seqs: int
+    token_budget: int
+    chunk_cap: int
+    paged: int
+    block_tokens: int
+    total_blocks: int
+    reserve: int
+    cache: int
+    max_model_len: int
+    admission_limit: int
+    deadline_aware: int
+    one_model: int
+    micro_batch: int
+    tiled_from: int
+    short_pair_cost: float  # the cost in chunks; decoders: their own model's
+    rows: int  # of a decoder in an iteration
+    random: int
+    per_round: int
+    constant_context: int
+    tokens_per_round: float
+    kv_bytes: float
+    state_bytes: float
+    shared_read_once: int
+    seed: int  # 64 bits
+    every_iteration: int
+    async_scheduling: int
+    check_after: int
+    check_good: int
+    cancel_count: int
+    followers: int
+    attention: int
+    measured_rows: int
+    late_wait: int
+    preparation_s: float
+    copy_s: float
+    copy_serial: float
+    window: int
+    window_bytes: float
+
 
 STATE = np.dtype([
     ("time", "f8"), ("seen", "f8"), ("round_end", "f8"), ("rounds", "i8"), ("iterations", "i8"), ("busy_s", "f8"),
@@ -110,6 +144,29 @@ HISTOGRAM_BITS = 14  # sub-bins of an octave once the exact gap log is full: rel
 HISTOGRAM_LOW = -30  # octave of the smallest binned gap, 2^-30 s
 HISTOGRAM_OCTAVES = 46  # up to 2^16 s
 
+# Most runs leave these features alone, and many have no blocks either: code built for such settings holds nothing of them.
+PLAIN: dict[str, float] = {
+    "policy": CHUNKED, "rows": 1, "random": 0, "per_round": 0, "tokens_per_round": 1.0, "constant_context": 0, "one_model": 1,
+    "micro_batch": 0, "tiled_from": 0, "attention": 0, "measured_rows": 0, "window": 0, "copy_s": 0.0,
+    "admission_limit": 0, "deadline_aware": 0, "late_wait": 0, "async_scheduling": 0, "preparation_s": 0.0, "shared_read_once": 0,
+    "cancel_count": 0, "followers": 0, "every_iteration": 0,
+}  # fmt: skip
+UNPAGED: dict[str, float] = {"paged": 0, "total_blocks": 0, "cache": CACHE_OFF}
+
+
+def specialised(settings: Settings) -> Settings:
+    """The same settings, constant in compiled code where all of a group have their plain values: three variants of the kernel."""
+    given = settings._asdict()
+
+    def holds(group: dict[str, float]) -> bool:
+        return all(given[name] == value for name, value in group.items())
+
+    if not holds(PLAIN):
+        return settings
+    constants: dict[str, Any] = {name: Constant(value) for name, value in (PLAIN | UNPAGED if holds(UNPAGED) else PLAIN).items()}
+    return settings._replace(**constants)
+
+
 Row: TypeAlias = Any  # one record of the arrays below: fields by name, in compiled code
 Table: TypeAlias = npt.NDArray[Any]
 
@@ -118,7 +175,7 @@ class World(NamedTuple):
     """Everything a simulation reads and writes, so that kernels need one argument. One entry for each request where not said."""
 
     state: Table  # STATE, one record
-    settings: Table  # SETTINGS, one record
+    settings: Settings
     models: Table  # STEP: prefill, decode
     pad: Table  # rows → rows of the captured graph
     extra: Table  # rows → measured seconds

@@ -72,15 +72,15 @@ def padded(w: World, n: float) -> float:
 @part
 def shape_seconds(w: World, n: float) -> float:
     """Measured seconds that depend on the row count alone; the last entry holds beyond the table."""
-    if w.extra.shape[0] == 0:
+    if w.settings.measured_rows == 0:
         return 0.0
-    return w.extra[min(int(n), w.extra.shape[0] - 1)]
+    return w.extra[min(int(n), w.settings.measured_rows - 1)]
 
 
 @part
 def copied(w: World, value: float, slope: float) -> tuple[float, float, float]:
     """A step of ``value`` seconds beside the copies of its offloaded layers: max(C, o (s / B + C / L)), ``models.offload``."""
-    settings = w.settings[0]
+    settings = w.settings
     if settings.copy_s == 0.0:
         return value, slope, FOREVER
     return larger(value, slope, settings.copy_s + settings.copy_serial * value, settings.copy_serial * slope)
@@ -102,7 +102,7 @@ def work_line(w: World) -> tuple[float, float, float]:
 
     The prompts' rows run as so many execution batches of equal work as their micro-batches are; a model of its own prices the decoders.
     """
-    state, settings = w.state[0], w.settings[0]
+    state, settings = w.state[0], w.settings
     rows = 0.0
     q, k, dq, dk, s = 0.0, 0.0, 0.0, 0.0, 0.0
     if state.decoding > 0:
@@ -116,7 +116,9 @@ def work_line(w: World) -> tuple[float, float, float]:
         if settings.rows < settings.tiled_from:
             dearer = w.models[0 if settings.one_model > 0 else 1].short_pair_cost
             q, dq = q * dearer, dq * dearer
-    pairs, kv = state.pairs, settings.kv_bytes * state.kv_tokens + settings.window_bytes * state.window_kv
+    pairs, kv = state.pairs, settings.kv_bytes * state.kv_tokens
+    if settings.window > 0:
+        kv += settings.window_bytes * state.window_kv
     if settings.one_model > 0:
         kv += settings.state_bytes * state.sequences
         n = padded(w, rows + state.new_tokens)

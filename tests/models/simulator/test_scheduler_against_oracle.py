@@ -2,11 +2,14 @@
 
 import math
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
+from models.kernels import scheduler_state
+from models.kernels.jit import Constant
 from models.kernels.statistics import gap_ranks
 from models.kernels.step import LINEAR, PHYSICAL, StepModel
 from models.simulate import simulate
@@ -207,3 +210,40 @@ PLAIN = {"draft_tokens": 0, "tokens_per_round": 1.0, "acceptance": None, "deadli
 def test_grid_of_attention_times(case, grid, model):
     requests, engine, deadlines, seed = case
     agree((requests, replace(engine, attention=grid), deadlines, seed), model, None)
+
+
+USUAL = PLAIN | {"policy": Policy.CHUNKED, "admission_limit": 0, "late_wait": False, "async_scheduling": False, "window": 0,
+                 "preparation_s": 0.0, "copy_s": 0.0, "constant_context": False, "seconds_by_rows": ()}  # fmt: skip
+
+
+@EXAMPLES
+@given(case=st.one_of(cases(**USUAL), cases(**USUAL, cache=Cache.OFF, kv_blocks=0)), model=step_models())
+def test_specialised_code_answers_as_the_general_one_does(case, model):
+    requests, engine, deadlines, seed = case
+    requests = replace(requests, arrival=np.sort(requests.arrival), follows=None, cancel=None)
+    agree((requests, engine, deadlines, seed), model, None)
+    special = simulate(requests, engine, model, seed=seed, deadlines=deadlines)
+    with patch.object(scheduler_state, "specialised", lambda settings: settings):
+        general = simulate(requests, engine, model, seed=seed, deadlines=deadlines)
+    np.testing.assert_array_equal(special.records, general.records)
+    np.testing.assert_array_equal(special.gaps, general.gaps)
+    np.testing.assert_array_equal(special.samples, general.samples)
+    assert special.counters == general.counters
+
+
+@EXAMPLES
+@given(case=cases(**USUAL), model=step_models(), unusual=st.sampled_from(["late_wait", "copy_s", "window", "constant_context"]))
+def test_code_is_specialised_where_every_feature_of_a_group_is_off(case, model, unusual):
+    requests, engine, _, _ = case
+    chosen = []
+
+    def spy(settings, choose=scheduler_state.specialised):
+        chosen.append([name for name, value in choose(settings)._asdict().items() if isinstance(value, Constant)])
+        return settings
+
+    with patch.object(scheduler_state, "specialised", spy):
+        simulate(replace(requests, follows=None, cancel=None), engine, model)
+        simulate(replace(requests, follows=None, cancel=None), replace(engine, **{unusual: 1}), model)
+    paged = engine.kv_blocks > 0 or engine.cache != Cache.OFF
+    assert set(chosen[0]) == set(scheduler_state.PLAIN) | (set() if paged else set(scheduler_state.UNPAGED))
+    assert chosen[1] == []
