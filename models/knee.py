@@ -34,7 +34,10 @@ class Engine:
 
 @dataclass(frozen=True)
 class Knee:
-    """Rate (1/s) with its interval; ``bounded`` False where even ``high`` met the share (the knee lies above)."""
+    """Rate (1/s) with its interval; ``bounded`` False where even ``high`` met the share (the knee lies above).
+
+    A seed for which even the slowest rate tried misses the share counts as 0; where all do, ``rate`` is 0 and ``high`` that rate.
+    """
 
     rate: float
     low: float
@@ -49,7 +52,7 @@ def _crossing(engine: Engine, traffic: Traffic, seed: int, share: float, low: fl
     if engine.share_good(traffic(high, seed), seed) >= share:
         return high, False
     if engine.share_good(traffic(low, seed), seed) < share:
-        return low, True
+        return 0.0, True
     while high - low > precision * high:
         middle = 0.5 * (low + high)
         if engine.share_good(traffic(middle, seed), seed) >= share:
@@ -74,7 +77,7 @@ def knee(
     half = float(stdtrit(max(len(rates) - 1, 1), 0.5 + confidence / 2)) * spread / len(rates) ** 0.5
     half += precision * float(rates.mean()) / 2  # the bracket left by bisection
     mean = float(rates.mean())
-    return Knee(mean, mean - half, mean + half, confidence, share, tuple(rates.tolist()), all(bounded for _, bounded in found))
+    return Knee(mean, max(mean - half, 0.0), mean + half if mean else low, confidence, share, tuple(rates.tolist()), all(bounded for _, bounded in found))
 
 
 def goodput_curve(engine: Engine, traffic: Traffic, rates: Sequence[float], *, seed: int = 0) -> list[tuple[float, SimulationSummary]]:

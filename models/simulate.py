@@ -185,7 +185,7 @@ def simulate(
     results["scheduled"] = results["first"] = results["last"] = results["arrival"] = -1.0
     follows, follower = _followers(requests)
     cancel = np.zeros(0) if requests.cancel is None else requests.cancel
-    log = _logs(count, timeline=timeline)
+    log = _logs(requests, timeline=timeline)
     no_path = np.zeros(count + 1 if engine.cache != Cache.OFF else 1, np.int64)
     world = memory.World(
         state, settings, _models(prefill, decode),
@@ -239,8 +239,8 @@ def _slots(engine: EngineParameters) -> tuple[Records, Integers, Integers, Integ
     )
 
 
-def _logs(count: int, *, timeline: bool) -> tuple[Records, Integers, Records, Records]:
-    gaps = np.empty(min(GAP_LOG, 64 * count + 1024), memory.GAP)
+def _logs(requests: RequestArrays, *, timeline: bool) -> tuple[Records, Integers, Records, Records]:
+    gaps = np.empty(min(GAP_LOG, int(requests.output.sum()) + 1), memory.GAP)  # an entry holds at least one gap
     bins = memory.HISTOGRAM_OCTAVES << memory.HISTOGRAM_BITS
     histogram = np.frombuffer(mmap(-1, bins * 8), np.int64)  # pages that only long runs touch; allocated, a short run would spend on zeros
     return gaps, histogram, np.zeros(SAMPLES, memory.SAMPLE), np.empty(TIMELINE_ROWS if timeline else 0, memory.ROW)

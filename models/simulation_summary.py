@@ -157,6 +157,11 @@ def _growth(result: SimulationResult, first: float, last: float) -> float:
     return float(counts[1] - counts[0]) / (last - half)
 
 
+def _overload(more: float, arrivals: float) -> bool:
+    """Whether the queue, ``more`` requests longer after these arrivals, grows beyond their noise: 5 %, two deviations of a Poisson count."""
+    return more > max(0.05 * arrivals, 2 * math.sqrt(arrivals))
+
+
 def summarise(result: SimulationResult, *, watts: float | None = None) -> SimulationSummary:
     """The figures of one run. ``watts`` (a power cap) gives joules as an upper bound while the engine is busy."""
     counters = result.counters
@@ -168,7 +173,6 @@ def summarise(result: SimulationResult, *, watts: float | None = None) -> Simula
     by_class = {name: _class(*_measure(result, place), span) for place, name in enumerate(names)}
     itl, resolution = gap_spread(result)
     growth = _growth(result, first, last)
-    rate = overall.requests / max(last - first, 1e-12) if overall.requests > 1 else 0.0
     looked = counters["lookups_tokens"]
     return SimulationSummary(
         overall=overall, by_class=by_class, itl=itl, itl_resolution=resolution, makespan_s=makespan, busy_s=counters["busy_s"],
@@ -176,5 +180,5 @@ def summarise(result: SimulationResult, *, watts: float | None = None) -> Simula
         joules_per_good=watts * counters["busy_s"] / overall.good if overall.good and watts is not None else None,
         hit_rate=counters["hit_tokens"] / looked if looked else 0.0, preemptions=int(counters["preemptions"]),
         recomputed_tokens=int(counters["recomputed"]), peak_kv_blocks=int(counters["peak_blocks"]), evicted_blocks=int(counters["evicted"]),
-        overload=growth > 0.05 * rate and growth > 0, queue_growth_per_s=growth,
+        overload=_overload(growth * (last - first) / 2, overall.requests / 2), queue_growth_per_s=growth,
     )  # fmt: skip

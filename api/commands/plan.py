@@ -28,7 +28,7 @@ def plan(
     fail_if_infeasible: Annotated[bool, typer.Option("--fail-if-infeasible", help="Exit 1 when nothing meets every limit.")] = False,
     trials: Annotated[int, typer.Option(metavar="N", help="Configurations to simulate where requests arrive over time.")] = 200,
     requests: Annotated[int, typer.Option(metavar="N", help="Requests of each simulation.")] = 2000,
-    seed: Annotated[int, typer.Option(metavar="S", help="Seed of the search and of simulated traffic.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="S", min=0, max=2**31 - 1, help="Seed of the search and of simulated traffic.")] = 0,
     all_engines: Annotated[bool, typer.Option("--all-engines", help="Show the launch commands of every engine.")] = False,
 ) -> None:
     """Rank the configurations of SCENARIO: which one returns the most correct, on-time answers, why, and how to launch it."""

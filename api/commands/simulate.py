@@ -9,7 +9,7 @@ import typer
 from api.commands.plan import AsJson, Assignments, Calibration, Scenario
 
 Requests = Annotated[int, typer.Option("--requests", metavar="N", help="Requests of a simulation, all classes together.")]
-Seed = Annotated[int, typer.Option("--seed", metavar="S", help="Seed of arrivals, lengths and acceptance.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="S", min=0, max=2**31 - 1, help="Seed of arrivals, lengths and acceptance.")]
 Trials = Annotated[int, typer.Option("--trials", metavar="N", help="Trials of the plan, where --config is a rank of it.")]
 Config = Annotated[
     str | None,

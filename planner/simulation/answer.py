@@ -69,7 +69,7 @@ class Curve(Part):
 
 
 class KneeFound(Part):
-    """Highest rate at which ``share`` of the requests are good, with its interval; ``bounded`` false: it lies above the bracket."""
+    """Highest rate at which ``share`` of the requests are good, with its interval; ``bounded`` false: it lies above the bracket; rate 0: not even at ``high``."""
 
     rate_per_s: float
     low_per_s: float

@@ -13,10 +13,10 @@ from models.simulation_types import RequestArrays, SimulationInputs
 from planner.simulation.answer import Curve, KneeFound, finite
 from planner.simulation.options import SimulationOptions
 from planner.traffic.load import Traffic
-from planner.traffic.requests import offered_rate, requests_of, scaled
+from planner.traffic.requests import LONGEST_S, offered_rate, requests_of, scaled
 
 SEEDS = 5
-DOUBLINGS = 12
+DOUBLINGS = 20
 RATES = 13
 USUAL_RUNS = SEEDS * 9 + RATES + 4
 """About as many simulations as a knee takes: for the progress bar."""
@@ -41,14 +41,15 @@ def find_knee(traffic: Traffic, scenario: Scenario, inputs: SimulationInputs, op
 
     engine = Engine(inputs, traffic.deadlines)
     seeds = tuple(range(options.seed, options.seed + SEEDS))
-    low, high = _bracket(engine, draw, base, share, options.seed)
+    slowest = max(base * 2.0**-DOUBLINGS, 4 * options.requests / LONGEST_S)
+    low, high = _bracket(engine, draw, base, slowest, share, options.seed)
     found = knee(engine, draw, low=low, high=high, share=share, seeds=seeds)
-    rates = np.linspace(0.25, 1.75, RATES) * found.rate
+    rates = np.linspace(0.25, 1.75, RATES) * (found.rate or base)
     curve = goodput_curve(engine, draw, rates.tolist(), seed=options.seed)
     return _found(found, [(rate, summary) for rate, summary in curve])
 
 
-def _bracket(engine: Engine, draw: DrawTraffic, base: float, share: float, seed: int) -> tuple[float, float]:
+def _bracket(engine: Engine, draw: DrawTraffic, base: float, slowest: float, share: float, seed: int) -> tuple[float, float]:
     """Rates between which the share is lost, with a margin for other seeds."""
     low = high = base
     for _ in range(DOUBLINGS):
@@ -59,7 +60,7 @@ def _bracket(engine: Engine, draw: DrawTraffic, base: float, share: float, seed:
         return low, high
     while low == high or engine.share_good(draw(low, seed), seed) < share:
         low /= 2
-        if low < base * 2.0**-DOUBLINGS:
+        if low < slowest:
             break
     return low / 1.5, high * 1.5
 

@@ -76,6 +76,12 @@ def test_a_bad_search_block_is_one_line(search, capsys):
     assert "search" in _refused(["plan", SEARCH, "--set", f"search={search}"], capsys)
 
 
+@pytest.mark.parametrize("command", ["plan", "simulate"])
+@pytest.mark.parametrize("seed", ["-1", "99999999999999999999"])
+def test_a_seed_out_of_range_is_one_line(command, seed, capsys):
+    assert "--seed" in _refused([command, SCENARIO, "--seed", seed], capsys)
+
+
 @pytest.mark.parametrize(
     "text",
     [

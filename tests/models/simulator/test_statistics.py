@@ -92,6 +92,15 @@ def test_those_not_yet_begun_are_waiting():
     assert counts.tolist() == [2, 3]
 
 
+def test_the_gaps_of_few_long_answers_are_exact():
+    """Random rounds make almost every gap an entry of its own: 3 requests, thousands of gaps."""
+    model = StepModel(LINEAR, 1e30, 1e30, 0, 0, 0, 0, 1, 0, fixed_s=0.01, per_byte_s=1e-6)
+    engine = EngineParameters(max_num_seqs=4, token_budget=128, kv_bytes_per_token=1.0, draft_tokens=1, acceptance=(0.1,))
+    summary = summarise(simulate(RequestArrays(np.arange(3.0), np.full(3, 9), np.full(3, 3000)), engine, model, seed=1))
+    assert summary.itl_resolution == 0.0
+    assert summary.itl.count > 3 * 2000
+
+
 def test_a_full_log_folds_into_bins_of_the_stated_width():
     """The same run with room for 200 entries and with room for all: percentiles agree within the resolution, the rest exactly."""
     rng = np.random.default_rng(3)

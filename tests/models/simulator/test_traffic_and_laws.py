@@ -128,6 +128,28 @@ def test_the_knee_lies_inside_its_interval_and_below_capacity():
     assert found.rate == pytest.approx(7.5, rel=0.06)
 
 
+def test_where_no_rate_is_good_the_knee_is_nought():
+    """A service of 0.1 s can never answer within 0.05 s: the slowest rate tried bounds what is known."""
+    service = StepModel(LINEAR, 1e30, 1e30, 0, 0, 0, 0, 0, 0, fixed_s=0.1)
+    limits = Deadlines((INF,), (0.05,), (INF,), (INF,))
+
+    def even(rate, seed):
+        return RequestArrays((np.arange(50) + 1) / rate, np.full(50, 10), np.ones(50, np.int64))
+
+    inputs = SimulationInputs(EngineParameters(Policy.FIXED, 1), service, service, 1, 0)
+    found = knee(Engine(inputs, limits), even, low=0.5, high=40.0)
+    assert (found.low, found.rate, found.high, found.bounded) == (0.0, 0.0, 0.5, True)
+
+
+@pytest.mark.parametrize(("count", "rate", "overload"), [(2, 1.0, False), (10, 5.0, False), (400, 5.0, False), (400, 20.0, True)])
+def test_overload_is_more_than_the_noise_of_few_arrivals(count, rate, overload):
+    """Ten requests a second can be served; the newest of a few always still waits."""
+    service = StepModel(LINEAR, 1e30, 1e30, 0, 0, 0, 0, 0, 0, fixed_s=0.1)
+    arrival = np.cumsum(np.random.default_rng(1).exponential(1 / rate, count))
+    requests = RequestArrays(arrival, np.full(count, 10), np.ones(count, np.int64))
+    assert summarise(simulate(requests, EngineParameters(Policy.FIXED, 1), service)).overload is overload
+
+
 def test_a_hopeless_trial_stops_early():
     requests = RequestArrays(np.zeros(1000), np.full(1000, 100), np.full(1000, 50))
     limits = Deadlines((1e-3,), (INF,), (INF,), (INF,))

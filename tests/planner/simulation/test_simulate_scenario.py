@@ -215,6 +215,16 @@ def test_the_knee_is_where_the_share_is_lost():
         simulate_scenario(CHAPTER, SimulationOptions(configuration="D", knee=True))
 
 
+def test_a_knee_that_no_rate_has_is_said_from_any_starting_rate():
+    """An impossible deadline at a slow rate, whose halves soon span decades; and a rate a million times too fast finds the same knee."""
+    asked = SimulationOptions(configuration="engine", requests=100, knee=True)
+    never = simulate_scenario(arriving({"rate": "0.001 /s"}, slo={"ttft": "1 us"}), asked).answer.knee
+    assert (never.rate_per_s, never.low_per_s) == (0.0, 0.0)
+    assert 0 < never.high_per_s < 1e-4
+    near, far = (simulate_scenario(arriving({"rate": rate}), asked).answer.knee for rate in ("4 /s", "1000000 /s"))
+    assert far.low_per_s < near.rate_per_s < far.high_per_s
+
+
 def test_the_timeline_covers_exactly_the_work():
     found = simulate_scenario(CHAPTER, SimulationOptions(configuration="B", timeline=True))
     rows, records = found.trial.result.rows, found.trial.result.records
