@@ -77,7 +77,8 @@ def knee(
     half = float(stdtrit(max(len(rates) - 1, 1), 0.5 + confidence / 2)) * spread / len(rates) ** 0.5
     half += precision * float(rates.mean()) / 2  # the bracket left by bisection
     mean = float(rates.mean())
-    return Knee(mean, max(mean - half, 0.0), mean + half if mean else low, confidence, share, tuple(rates.tolist()), all(bounded for _, bounded in found))
+    least, most = (max(mean - half, 0.0), mean + half) if mean else (0.0, low)
+    return Knee(mean, least, most, confidence, share, tuple(rates.tolist()), all(bounded for _, bounded in found))
 
 
 def goodput_curve(engine: Engine, traffic: Traffic, rates: Sequence[float], *, seed: int = 0) -> list[tuple[float, SimulationSummary]]:

@@ -158,7 +158,7 @@ def _growth(result: SimulationResult, first: float, last: float) -> float:
 
 
 def _overload(more: float, arrivals: float) -> bool:
-    """Whether the queue, ``more`` requests longer after these arrivals, grows beyond their noise: 5 %, two deviations of a Poisson count."""
+    """Whether a queue that is ``more`` requests longer after these arrivals grows: by 5 % of them and by two deviations of their number."""
     return more > max(0.05 * arrivals, 2 * math.sqrt(arrivals))
 
 

@@ -69,7 +69,10 @@ class Curve(Part):
 
 
 class KneeFound(Part):
-    """Highest rate at which ``share`` of the requests are good, with its interval; ``bounded`` false: it lies above the bracket; rate 0: not even at ``high``."""
+    """Highest rate at which ``share`` of the requests are good, with its interval.
+
+    ``bounded`` false: it lies above the bracket. Rate 0: the share is missed even at ``high_per_s``, the slowest rate tried.
+    """
 
     rate_per_s: float
     low_per_s: float

@@ -190,13 +190,13 @@ def _objective_words(case: Case) -> str:
     return case.scenario.objectives[0].value.replace("_", " ")
 
 
-def explanation(traffic: Traffic, ranked: tuple[Ranked, ...], findings: Findings) -> Explanation:
+def explanation(traffic: Traffic, ranked: tuple[Ranked, ...], contenders: Sequence[Contender], findings: Findings) -> Explanation:
     """Why the first is first, in the simulator's terms; where nothing is on time, what stands against it and what would help."""
     won = next((r for r in ranked if r.feasible and r.launchable[traffic.case.engine.name] is True), None)
     runner = next((r for r in ranked if r.feasible and r is not won), None)
     rejected = {r.id: _rejection(r) for r in ranked if r is not won and r is not runner}
     return Explanation(
-        binding=_binding(traffic, won), why_winner=_why(won, runner, findings.undecided), runner_up=runner.id if runner else None,
+        binding=_binding(won, contenders), why_winner=_why(won, runner, findings.undecided), runner_up=runner.id if runner else None,
         rejected=rejected | dict(findings.refusals), conflicts=findings.conflicts, switch_points=findings.switch_points,
         relaxations=findings.relaxations, undecided=findings.undecided,
     )  # fmt: skip
@@ -220,17 +220,10 @@ def _why(won: Ranked | None, runner: Ranked | None, undecided: tuple[str, ...]) 
     return text
 
 
-def _binding(traffic: Traffic, won: Ranked | None) -> tuple[str, ...]:
+def _binding(won: Ranked | None, contenders: Sequence[Contender]) -> tuple[str, ...]:
     """Each deadline's use by the winner at its percentile, the tightest first."""
-    if won is None or won.simulated is None:
-        return ()
-    shares = {}
-    for name, case in traffic.cases.items():
-        for metric, deadline in case.request.slo.deadlines().items():
-            spread = getattr(won.simulated.classes[name], f"{metric}_s")
-            value = spread.max if deadline.percentile >= 100 else spread.p99 if deadline.percentile > 95 else spread.p95
-            shares[f"{name}.{metric}"] = (value or 0.0) / deadline.limit
-    return tuple(f"{name} ({share:.0%} used)" for name, share in sorted(shares.items(), key=lambda item: -item[1])[:3])
+    used = next((one.trial.used for one in contenders if won is not None and one.label == won.id), {})
+    return tuple(f"{name} ({share:.0%} used)" for name, share in sorted(used.items(), key=lambda item: -item[1])[:3])
 
 
 def _rejection(one: Ranked) -> str:

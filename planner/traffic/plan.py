@@ -151,7 +151,7 @@ def _answer(traffic: Traffic, sure: Standing, found: _Ranking, findings: Finding
         catalogue_version=catalogue_version(), engine=f"{case.engine.name} {case.engine.version}",
         warnings=(*resolved_warnings(traffic), *sure.warnings, *notes_of(traffic, found.contenders, findings), *left),
         order_decided=sure.decided,
-        configurations=ranked, pareto_front=pareto_front(ranked), explanation=explanation(traffic, ranked, findings),
+        configurations=ranked, pareto_front=pareto_front(ranked), explanation=explanation(traffic, ranked, found.contenders, findings),
         launch=launch_commands(case, Configuration.model_validate(winner.settings)) if winner else {}, trials=trials,
         elapsed_s=round(time.perf_counter() - started, 4),
     )  # fmt: skip

@@ -122,7 +122,8 @@ def screened(case: Case, trials: Sequence[Pair], seeded: Pair | None) -> list[Pa
     if not fine:
         return [found[mark] for mark in sorted(every, key=lambda mark: found[mark][1].shortfall)][:SHOWN]
     best = found[fine[0]][1]
-    even = sorted((mark for mark in fine if tied(case, best, found[mark][1])), key=lambda mark: found[mark][1].used)
+    even = [mark for mark in fine if tied(case, best, found[mark][1])]
+    even.sort(key=lambda mark: max(found[mark][1].used.values(), default=0.0))
     first = list(dict.fromkeys((fine[0], *even, *fine)))
     front = [mark for mark in first if _undominated(found[mark], [found[one] for one in fine])]
     kept = set(front[: 4 * SHOWN]) if len(case.scenario.objectives) > 1 else set()

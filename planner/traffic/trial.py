@@ -36,7 +36,7 @@ class Trial:
     good: float
     late: dict[str, tuple[float, float]]
     shortfall: float  # 0 when feasible, else how far from it (``_lateness``)
-    used: float  # largest share of a deadline at its percentile
+    used: dict[str, float]  # share of each deadline at its percentile
     values: dict[str, float]
 
     @property
@@ -110,14 +110,15 @@ def judge(traffic: Traffic, configuration: Configuration, inputs: SimulationInpu
     return Trial(inputs, result, summary, good, late, shortfall, used, _values(traffic.case, inputs, result, summary, good))
 
 
-def _lateness(traffic: Traffic, result: SimulationResult) -> tuple[dict[str, tuple[float, float]], float, float]:
-    """Missed deadlines with (value, limit), the shortfall, and the largest share of a deadline that is used.
+def _lateness(traffic: Traffic, result: SimulationResult) -> tuple[dict[str, tuple[float, float]], float, dict[str, float]]:
+    """Missed deadlines with (value, limit), the shortfall, and the share of each deadline that is used.
 
     Shortfall sums over the missed deadlines the share of requests that are missing to the percentile, and how late the percentile is:
     log10(value / limit) / 3, at most 1. So it falls steadily towards 0 where deadlines are missed by orders of magnitude, too.
     """
     late: dict[str, tuple[float, float]] = {}
-    shortfall = used = 0.0
+    used: dict[str, float] = {}
+    shortfall = 0.0
     done = ~(result.status(Status.PENDING) | result.status(Status.HANDED_OVER))  # those handed over are somebody else's to answer in time
     for place, (name, case) in enumerate(traffic.cases.items()):
         mine = done if result.requests.klass is None else done & (result.requests.klass == place)
@@ -126,7 +127,7 @@ def _lateness(traffic: Traffic, result: SimulationResult) -> tuple[dict[str, tup
             values = metrics[metric]
             wanted = nearest_rank(deadline.percentile, len(values))
             value = float(np.partition(values, wanted - 1)[wanted - 1]) if len(values) else 0.0
-            used = max(used, value / deadline.limit)
+            used[f"{name}.{metric}"] = value / deadline.limit
             if value > deadline.limit:
                 late[f"{name}.{metric}"] = (value, deadline.limit)
                 missing = (wanted - int((values <= deadline.limit).sum())) / max(len(values), 1)

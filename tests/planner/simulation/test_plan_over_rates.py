@@ -40,6 +40,16 @@ def test_same_seed_same_answer_on_one_worker_and_on_two(searched):
     assert plain(one) == plain(two) == plain(searched)
 
 
+def test_no_deadline_of_a_winner_is_used_beyond_its_percentile():
+    """Half of the first tokens may be later than the median's deadline, which the winner meets all the same."""
+    raw = with_value(RATE, "workload.chat.slo", {"ttft": {"limit": "100 ms", "percentile": 50}})
+    answer = plan(raw, Options(trials=10, requests=300, explain=False))
+    best = answer.configurations[0]
+    assert best.feasible
+    assert best.time.ttft_s.p95 > 0.1
+    assert answer.explanation.binding == (f"chat.ttft ({best.time.ttft_s.p50 / 0.1:.0%} used)",)
+
+
 def test_the_search_says_what_it_tried(searched):
     trials = searched.trials
     assert (trials.tried, trials.requests, trials.seed) == (20, 200, 0)
