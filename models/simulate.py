@@ -30,6 +30,7 @@ from models.simulation_types import (
 GAP_LOG = 1 << 19  # exact gap entries before they fold into the histogram (12 MiB)
 SAMPLES = 512
 TIMELINE_ROWS = 200_000
+KINDS = get_type_hints(memory.Settings)  # int or float, by setting
 
 
 def lower_step(model: StepModel) -> Records:
@@ -85,8 +86,7 @@ def _settings(
         "cancel_count": 0 if requests.cancel is None else np.isfinite(requests.cancel).sum(),
         "followers": requests.follows is not None, "attention": engine.attention is not None, "measured_rows": len(engine.seconds_by_rows),
     }  # fmt: skip
-    kinds = get_type_hints(memory.Settings)
-    return memory.specialised(memory.Settings(**{name: kinds[name](value) for name, value in values.items()}))
+    return memory.specialised(memory.Settings(**{name: KINDS[name](value) for name, value in values.items()}))
 
 
 def expected_tokens(engine: EngineParameters) -> float:
