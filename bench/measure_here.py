@@ -4,13 +4,15 @@
 
 llama.cpp (package ``xllamacpp``, one engine thread, weights not repacked) serves a small model of random weights. Half of the measured step
 make-ups is imported and calibrated on; the other half and served loads are predicted; ``goodput plan`` chooses slots, token budget and KV
-format, and its winner and runner-up are then served. Every step leaves a file in the folder and is not repeated while the file is there.
+format, and its winner and runner-up are then served. What was measured stays in the folder and is not measured again
+while it is there; what is computed from it is computed in every run, so that it never belongs to other measurements or an older formula.
 All times are the engine's CPU seconds, so other work on the machine disturbs them little: how much stands under ``noise``.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import subprocess
 import sys
@@ -31,13 +33,14 @@ _OPTIONS = {"engine_version": "engine-version", "tensor_parallel": "tp", "cuda_g
 
 
 class Folder:
-    """The files that the steps leave; each method makes its file where it is not there yet."""
+    """The files of the measurements; each is made where it is not there yet."""
 
     def __init__(self, out: Path, *, quick: bool) -> None:
         self.out, self.quick = out.resolve(), quick
         self.out.mkdir(parents=True, exist_ok=True)
         self.python = self.out / "venv" / "bin" / "python"
-        self.model, self.device, self.steps = (self.out / n for n in ("random-qwen3-42m-q8_0.gguf", "this-cpu.yaml", "steps.csv"))
+        names = ("random-qwen3-42m-q8_0.gguf", "this-cpu.yaml", "steps-quick.csv" if quick else "steps.csv")
+        self.model, self.device, self.steps = (self.out / name for name in names)
         self.goodput = Goodput(self.out / "home")
 
     def _made(self, file: Path, *command: object) -> Path:
@@ -56,18 +59,19 @@ class Folder:
             subprocess.run([sys.executable, "-m", "venv", str(self.python.parent.parent)], check=True)
             python(self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES)
 
-    def measure(self) -> None:
-        """Device, model, steps and served loads."""
+    def measure(self) -> dict[Served, dict[str, Any]]:
+        """Device, model, steps and served loads: what the server answered to each."""
         self._made(self.model, HERE / "random_model.py", self.model)
         self._made(self.device, HERE / "device.py", self.device)
         self._made(self.steps, HERE / "engine_steps.py", self.model, self.steps, *(["--quick"] if self.quick else []))
-        for load in LOADS[:2] if self.quick else LOADS:
-            self.serve(load, load.arguments(str(self.model)))
+        return {load: self.serve(load, load.arguments(str(self.model))) for load in (LOADS[:2] if self.quick else LOADS)}
 
     def serve(self, load: Served, arguments: list[str]) -> dict[str, Any]:
-        """Serve one load with these arguments of the server."""
-        asked, answer = self.out / f"{load.name}.load.json", self.out / f"{load.name}.served.json"
-        asked.write_text(json.dumps(load.requests()))
+        """Serve one load with these arguments of the server; another load or other arguments of the same name are served anew."""
+        said = json.dumps(load.requests())
+        digest = hashlib.sha256(json.dumps([said, arguments]).encode()).hexdigest()[:12]
+        asked, answer = (self.out / f"{load.name}-{digest}.{kind}.json" for kind in ("load", "served"))
+        asked.write_text(said)
         self._made(answer, HERE / "engine_server.py", asked, answer, "--", *arguments)
         found: dict[str, Any] = json.loads(answer.read_text())
         return found
@@ -80,30 +84,24 @@ class Folder:
     def calibrate(self) -> dict[str, Any]:
         """Half of the make-ups into the store, and the fit on them."""
         train, _ = table_halves(make_ups(self.steps), self.out)
-        fitted = self.out / "calibration.json"
-        if not fitted.exists():
-            facts = [word for name, value in self.known.items() for word in (f"--{_OPTIONS.get(name, name)}", value)]
-            columns = [word for meaning, column in COLUMNS.items() for word in ("--column", f"{meaning}={column}")]
-            self.goodput.json("import", train, *facts, *columns)
-            fitted.write_text(json.dumps(self.goodput.json("calibrate")[0]))
-        found: dict[str, Any] = json.loads(fitted.read_text())
+        facts = [word for name, value in self.known.items() for word in (f"--{_OPTIONS.get(name, name)}", value)]
+        columns = [word for meaning, column in COLUMNS.items() for word in ("--column", f"{meaning}={column}")]
+        self.goodput.json("import", train, *facts, *columns)
+        found: dict[str, Any] = self.goodput.json("calibrate")[0]
         return found
 
-    def predict(self, fitted: dict[str, Any]) -> dict[str, Any]:
+    def predict(self, fitted: dict[str, Any], served: dict[Served, dict[str, Any]]) -> dict[str, Any]:
         """The other half of the make-ups and the served loads against what was measured."""
         _, test = table_halves(make_ups(self.steps), self.out)
-        served = served_errors(LOADS, self.out, self.goodput, str(self.model), str(self.device))
-        return {"noise": noise(self.steps), "steps": held_out(test, self.known, fitted), "served": served}
+        wrong = served_errors(served, self.out, self.goodput, str(self.model), str(self.device))
+        return {"noise": noise(self.steps), "steps": held_out(test, self.known, fitted), "served": wrong}
 
     def plan(self) -> dict[str, Any]:
         """The plan for this machine."""
-        asked, answer = self.out / "plan.yaml", self.out / "plan.json"
+        asked, (trials, requests) = self.out / "plan.yaml", ("20", "60") if self.quick else ("60", "200")
         asked.write_text(json.dumps(plan_scenario(str(self.model), str(self.device))))
-        if not answer.exists():
-            say("planning …")
-            trials, requests = ("20", "60") if self.quick else ("60", "200")
-            answer.write_text(json.dumps(self.goodput.json("plan", asked, "--trials", trials, "--requests", requests)))
-        found: dict[str, Any] = json.loads(answer.read_text())
+        say("planning …")
+        found: dict[str, Any] = self.goodput.json("plan", asked, "--trials", trials, "--requests", requests)
         return found
 
     def verify(self, plan: dict[str, Any]) -> list[dict[str, Any]]:
@@ -135,8 +133,8 @@ def main() -> int:
     said = parser.parse_args()
     folder = Folder(said.out, quick=said.quick)
     folder.install()
-    folder.measure()
-    answer = folder.predict(folder.calibrate())
+    served = folder.measure()
+    answer = folder.predict(folder.calibrate(), served)
     answer["plan"] = folder.verify(folder.plan())
     print(json.dumps(answer, indent=None if said.json else 1))
     return 0

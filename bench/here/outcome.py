@@ -94,14 +94,11 @@ def _errors(wrong: Sequence[float]) -> dict[str, float]:
     return {"rows": len(wrong), "median": round(statistics.median(wrong), 4), "worst": round(max(wrong), 4)}
 
 
-def served_errors(loads: Iterable[Served], out: Path, goodput: Goodput, model: str, device: str) -> dict[str, Any]:
-    """Measured and simulated medians of TTFT, TPOT and e2e of each served load, and the median of their errors."""
+def served_errors(served: Mapping[Served, Mapping[str, Any]], out: Path, goodput: Goodput, model: str, device: str) -> dict[str, Any]:
+    """Measured and simulated medians of TTFT, TPOT and e2e of each load (and what its server answered), and the median of their errors."""
     found: dict[str, Any] = {}
-    for load in loads:
-        file = out / f"{load.name}.served.json"
-        if not file.exists():
-            continue
-        seen, said = measured_medians(json.loads(file.read_text())["requests"]), _simulated(load, out, goodput, model, device)
+    for load, answer in served.items():
+        seen, said = measured_medians(answer["requests"]), _simulated(load, out, goodput, model, device)
         found[load.name] = {m: {"measured": seen[m], "predicted": said[m], "error": round(said[m] / seen[m] - 1, 4)} for m in seen}
     overall = {m: round(statistics.median(abs(one[m]["error"]) for one in found.values()), 4) for m in ("ttft", "tpot", "e2e")}
     return {"median_error": overall, "loads": found}
@@ -120,11 +117,8 @@ def _simulated(load: Served, out: Path, goodput: Goodput, model: str, device: st
         trace = f"{load.name}.trace.csv"
         lines = [f"{at!r},{p},{o}" for at, (p, o) in zip(load.arrivals, load.lengths, strict=True)]
         (out / trace).write_text("\n".join(["arrival,prompt,output", *lines]) + "\n")
-    asked, answer = out / f"{load.name}.yaml", out / f"{load.name}.simulated.json"
+    asked = out / f"{load.name}.yaml"
     asked.write_text(json.dumps(scenario(load, model, device, trace)))
-    if not answer.exists():
-        say(f"simulating {load.name} …")
-        found = goodput.json("simulate", asked, "--config", "engine", "--requests", load.count)["overall"]
-        answer.write_text(json.dumps({name: found[f"{name}_s"]["p50"] for name in ("ttft", "tpot", "e2e")}))
-    said: dict[str, float] = json.loads(answer.read_text())
-    return said
+    say(f"simulating {load.name} …")
+    found = goodput.json("simulate", asked, "--config", "engine", "--requests", load.count)["overall"]
+    return {name: found[f"{name}_s"]["p50"] for name in ("ttft", "tpot", "e2e")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,9 +26,12 @@ def python(interpreter: Path, *arguments: object) -> None:
 
 
 class Goodput:
-    """The command line, on a store in ``home``."""
+    """The command line, on an empty store in ``home``."""
 
     def __init__(self, home: Path) -> None:
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir()
+        self.home = home
         self.environment = os.environ | {"GOODPUT_HOME": str(home), "PYTHONPATH": str(ROOT)}
         self.environment.pop("GOODPUT_DATABASE_URL", None)
 
