@@ -67,6 +67,13 @@ class ServedRun:
         """Whether a clock, not the engine, sets the pace of the arrivals."""
         return bool(self.requests.arrival[0 if self.requests.follows is None else self.requests.follows < 0].max(initial=0.0) > 0)
 
+    @property
+    def together(self) -> float:
+        """Most requests that can run beside each other."""
+        follows = self.requests.follows
+        clients = len(self.requests) if follows is None else int((follows < 0).sum())
+        return float(self.engine.max_num_seqs if self.clocked else min(self.engine.max_num_seqs, clients))
+
 
 def figure_of(each: Floats, values: Floats, statistic: str) -> float:
     """A statistic ("mean", "p50", "min", "max", "std") of the ``values`` that requests have, or "#7", that of request 7 among ``each``."""
@@ -131,6 +138,7 @@ class _Loads:
     short_rows: Bools  # whether few-row attention computes a decoder's pairs
     short_chunk: Bools  # … and a prompt's
     apart: Bools  # whether prompts run in execution batches of their own
+    together: Floats  # most sequences that run beside each other
 
     @classmethod
     def of(cls, runs: Sequence[ServedRun]) -> _Loads:
@@ -142,7 +150,7 @@ class _Loads:
         return cls(
             prompt, cached, np.array([float(run.requests.output.mean()) for run in runs]),
             np.array([e.kv_bytes_per_token for e in engines]), rows, np.array([expected_tokens(e) for e in engines]),
-            rows < tiled, prompt - cached < tiled, np.array([e.micro_batch > 0 for e in engines]),
+            rows < tiled, prompt - cached < tiled, np.array([e.micro_batch > 0 for e in engines]), np.array([run.together for run in runs]),
         )  # fmt: skip
 
     def times(self, m: StepModel, batch: Floats) -> Floats:
@@ -161,11 +169,20 @@ class _Loads:
         whole = first + (self.output - 1.0) * tpot
         return np.stack([first, tpot, whole, tpot, whole])
 
-    def least(self, m: StepModel) -> tuple[Floats, Floats]:
-        """TTFT of the mean prompt alone on the device, and a token's share of a step without context: no mean can be shorter."""
+    def least(self, m: StepModel) -> Floats:
+        """(5, runs), in the order of ``times``: what no device can beat, 0 where nothing is known.
+
+        First token: the mean prompt alone. Later ones, and gaps without a draft: a step of one sequence without context. A token's share: a
+        step of as many sequences as may run beside each other, at least the arithmetic of their rows and of the prompts behind them.
+        """
         new = self.prompt - self.cached
-        first = step_seconds(m, new, 1.0, causal_pairs(new, self.cached), self.cached * self.read, 1.0)
-        return np.asarray(first), np.asarray(step_seconds(m, self.rows, self.rows, 0.0, 0.0, 1.0)) / self.tokens
+        first = np.asarray(step_seconds(m, new, 1.0, causal_pairs(new, self.cached), self.cached * self.read, 1.0))
+        token = np.asarray(step_seconds(m, self.rows, self.rows, 0.0, 0.0, 1.0)) / self.tokens
+        rows, yielded = self.together * self.rows, self.together * self.tokens
+        step = np.asarray(step_seconds(m, rows, rows, 0.0, 0.0, self.together))
+        work = np.asarray(step_seconds(m._replace(peak_bytes_per_s=math.inf), rows + yielded * new / self.output, rows, 0.0, 0.0, 1.0))
+        gap = np.where(self.rows > 1, 0.0, token)
+        return np.stack([first, token, first + (self.output - 1.0) * token, gap, np.maximum(step, work) / yielded])
 
 
 def from_runs(runs: Sequence[ServedRun]) -> Evidence:
@@ -189,9 +206,9 @@ def _evidence(runs: Sequence[ServedRun], kv_format: str) -> Evidence:
         return np.asarray(np.log(np.array([found[i].figures[name] for i, name in names]) + later * m.request_s))
 
     def floor(model: StepModel) -> Floats:
-        first, token = np.log(loads.least(ideal(model)))
-        mean = np.array([name == "ttft mean" for _, name in names])
-        return np.asarray(np.where(mean, first[which], np.where(kind == 1, token[which], -np.inf)))
+        bounded = np.array([n in (PER_TOKEN, "itl p50") or n.startswith("tpot") or n.endswith(" mean") for _, n in names])
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.where(bounded, np.log(loads.least(ideal(model)))[kind, which], -np.inf))
 
     few = sum(len(run.requests) for run in runs) <= _FEW
 

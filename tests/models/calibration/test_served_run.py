@@ -123,3 +123,30 @@ def test_nothing_beats_the_device():
 def test_what_is_no_figure_is_refused(figures):
     with pytest.raises(CalibrationError):
         ServedRun(traffic(1, clients=1), engine(), figures, "bad")
+
+
+LEAST_STEP_S = TEMPLATE.weight_bytes / TEMPLATE.peak_bytes_per_s
+FLOORS = {
+    "tpot p50": LEAST_STEP_S,
+    "itl p50": LEAST_STEP_S,
+    "e2e mean": 2048 * TEMPLATE.flops_per_token / TEMPLATE.peak_flops + 15 * LEAST_STEP_S,  # the prompt's arithmetic, then 15 steps
+    PER_TOKEN: (1 + 2048 / 16) * TEMPLATE.flops_per_token / TEMPLATE.peak_flops,  # of a token and of the prompt's 128 tokens behind it
+}
+
+
+@pytest.mark.parametrize("figure", FLOORS)
+def test_no_figure_of_a_load_test_may_beat_the_device(figure):
+    def tested(share):
+        requests = RequestArrays(np.zeros(8), np.full(8, 2048), np.full(8, 16))
+        return from_runs([ServedRun(requests, engine(), {figure: share * FLOORS[figure]}, "run")])
+
+    with pytest.raises(CalibrationError, match="faster than the device can be"):
+        fit_steps(tested(0.9), TEMPLATE, step_prior())
+    fit_steps(tested(1.5), TEMPLATE, step_prior())
+
+
+def test_a_load_without_a_clock_shares_each_step_among_its_clients_at_best():
+    requests = RequestArrays(np.zeros(8), np.full(8, 8), np.full(8, 64), follows=np.array([-1, -1, 0, 1, 2, 3, 4, 5]))
+    slow = from_runs([ServedRun(requests, engine(), {PER_TOKEN: 0.9 * LEAST_STEP_S / 2}, "run")])
+    with pytest.raises(CalibrationError, match="faster than the device can be"):
+        fit_steps(slow, TEMPLATE, step_prior())
