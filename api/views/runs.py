@@ -11,6 +11,7 @@ from api.views import parts
 from planner.import_runs import Imported
 from planner.ports import StoredRun
 from planner.recalibrate import Drifted
+from planner.records import Duplicate, Refusal
 
 _SHOWN = 20
 
@@ -80,11 +81,24 @@ def import_view(found: Imported) -> list[Any]:
     if found.asks:
         rows = [(ask.option, f"{ask.runs} runs do not say it, such as those of {ask.example_file}") for ask in found.asks]
         shown += parts.section("Missing: import again with", parts.listing(rows))
-    shown += _listed("Refused", [str(r) for r in found.refused])
-    shown += _listed("Known already", [f"{d.file}{f':{d.line}' if d.line else ''}: first seen in {d.first_seen}" for d in found.duplicates])
+    shown += _listed("Refused", _grouped([(_place(r), r.reason) for r in found.refused]))
+    seen = [(_place(d), "stored already" if d.first_seen == "stored" else f"first seen in {d.first_seen}") for d in found.duplicates]
+    shown += _listed("Known already", _grouped(seen))
     warned = [f"run {run.id}: {warning}" for run in found.stored for warning in run.record.warnings]
     shown += _listed("Mind", warned)
     return shown + _listed("Against stored calibrations", [drift_words(d) for d in found.drifted])
+
+
+def _place(one: Refusal | Duplicate) -> str:
+    return f"{one.file}{f':{one.line}' if one.line else ''}{f' {one.where}' if one.where else ''}"
+
+
+def _grouped(found: Sequence[tuple[str, str]]) -> list[str]:
+    """Places and what was said of each; what many share stands once, with the first and the last place."""
+    places: dict[str, list[str]] = {}
+    for place, reason in found:
+        places.setdefault(reason, []).append(place)
+    return [f"{p[0]}{f' to {p[-1]} ({len(p)} of them)' if len(p) > 1 else ''}: {reason}" for reason, p in places.items()]
 
 
 def _listed(title: str, lines: Sequence[str]) -> list[Any]:

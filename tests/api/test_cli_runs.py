@@ -181,3 +181,17 @@ def test_a_device_and_a_model_of_ones_own_from_import_to_plan(home, capsysbinary
     assert len(answer(capsysbinary, "runs", "--device", str(home / "card.yaml"))) == len(made.SHAPES)
     without = [answer(capsysbinary, "plan", str(home / file), "--calibration", "none") for file in ("own.yaml", "scenario.yaml")]
     assert without[0]["configurations"] == without[1]["configurations"]
+
+
+def test_one_reason_stands_once_however_many_rows_it_refuses(home, capsys):
+    rows = [
+        {"model_type": "qwen3 8B", "gpu_info": "An Unknown Card", "n_prompt": 512 * n, "n_gen": 0, "n_depth": 0, "n_batch": 2048,
+         "n_ubatch": 512, "type_k": "f16", "type_v": "f16", "avg_ns": 10**9 + n, "avg_ts": 512.0 * n, "samples_ns": [10**9 + n]}
+        for n in range(1, 31)
+    ]  # fmt: skip
+    (home / "bench.json").write_text(json.dumps(rows))
+    assert run(["import", str(home / "bench.json"), "--model", made.MODEL, "--tp", "1"]) == 2
+    shown = capsys.readouterr().out
+    assert "30 refused" in shown
+    assert shown.count("unknown device") == 1
+    assert "(30 of them)" in " ".join(shown.split())
