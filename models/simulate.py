@@ -97,14 +97,19 @@ def expected_tokens(engine: EngineParameters) -> float:
 
 
 def _nodes(tree: PrefixTree, engine: EngineParameters) -> Records:
-    """Segments in whole blocks: node i covers blocks floor(start / b) .. floor(end / b) of its path."""
+    """Segments in whole blocks: node i covers blocks floor(start / b) .. floor(end / b) of its path.
+
+    One without a block of its own is nobody's parent here: what lies behind it hangs on the last block before it.
+    """
     nodes = np.zeros(len(tree.parent), memory.NODE)
     start = np.zeros(len(tree.parent), np.int64)
     for place, parent in enumerate(tree.parent.tolist()):
         start[place] = start[parent] + tree.tokens[parent] if parent >= 0 else 0
     nodes["start"] = start // engine.block_tokens
     nodes["size"] = (start + tree.tokens) // engine.block_tokens - nodes["start"]
-    nodes["parent"], nodes["value"] = tree.parent, tree.value
+    nodes["value"] = tree.value
+    for place, parent in enumerate(tree.parent.tolist()):
+        nodes["parent"][place] = parent if parent < 0 or nodes["size"][parent] > 0 else nodes["parent"][parent]
     return nodes
 
 

@@ -165,7 +165,7 @@ def extend_prefix(w: World, slot: int, tokens: int) -> None:
         if w.slots[slot].nodes == w.slots[slot].path_place:
             w.nodes[node].references += 1
             w.slots[slot].nodes += 1
-        if offset == 0 and w.nodes[node].parent >= 0:
+        if offset == 0 and w.nodes[node].size > 0 and w.nodes[node].parent >= 0:
             w.nodes[w.nodes[node].parent].children += 1
         added = min(full - w.slots[slot].shared, w.nodes[node].size - offset)
         w.nodes[node].cached += added

@@ -69,6 +69,8 @@ class Oracle(Pages, Prices):
             start = starts[parent] + int(tree.tokens[parent]) if parent >= 0 else 0
             starts.append(start)
             b = self.e.block_tokens
+            while parent >= 0 and nodes[parent].size == 0:
+                parent = nodes[parent].parent
             nodes.append(Node(start // b, (start + int(tree.tokens[i])) // b - start // b, parent, float(tree.value[i])))
         return nodes
 

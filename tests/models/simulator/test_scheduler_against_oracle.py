@@ -248,3 +248,17 @@ def test_code_is_specialised_where_every_feature_of_a_group_is_off(case, model, 
     paged = engine.kv_blocks > 0 or engine.cache != Cache.OFF
     assert set(chosen[0]) == set(scheduler_state.PLAIN) | (set() if paged else set(scheduler_state.UNPAGED))
     assert chosen[1] == []
+
+
+@settings(max_examples=3, deadline=None)
+@given(seed=st.integers(0, 2**31))
+def test_a_segment_shorter_than_a_block_does_not_hide_the_leaves_behind_it(seed):
+    """Valued retention in a full pool, with a path whose third segment ends inside the block in which it began."""
+    tree = PrefixTree(
+        np.array([-1, 0, 1, 0, 2]), np.array([28, 7, 2, 3, 28]), np.array([0, 4, 6, 6]), np.array([0, 1, 2, 4, 0, 3]), np.zeros(5, bool),
+        np.array([0.0, 0.8, 0.9, 0.4, 0.3]),
+    )  # fmt: skip
+    requests = RequestArrays(np.array([0.1, 0.1, 5.0]), np.array([71, 71, 150]), np.array([53, 54, 13]), prefixes=tree)
+    model = StepModel(LINEAR, 1e16, 1e15, 1e9, 1e8, 1e5, 1e9, 0.0, 0.1, fixed_s=5e-3)
+    engine = EngineParameters(max_num_seqs=4, token_budget=1000, kv_blocks=12, cache=Cache.VALUE)
+    agree((requests, engine, Deadlines((math.inf,), (math.inf,), (math.inf,), (math.inf,)), seed), model, None)
