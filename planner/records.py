@@ -248,6 +248,10 @@ class Refusal(Record):
     reason: str
     ignored: bool = False
 
+    def __str__(self) -> str:
+        place = ":".join([self.file, *([str(self.line)] if self.line else [])])
+        return f"{place}{' ' + self.where if self.where else ''}: {self.reason}"
+
 
 class Duplicate(Record):
     """A run whose content was seen before."""
