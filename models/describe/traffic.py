@@ -43,11 +43,7 @@ class Lengths(Description):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        given = [name for name in ("fixed", "uniform", "lognormal", "empirical") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"give exactly one of fixed, uniform, lognormal, empirical; {' and '.join(given) or 'none'} given")
-        if self.uniform is not None and self.uniform[0] > self.uniform[1]:
-            raise ValueError(f"uniform needs low <= high, not {self.uniform[0]} > {self.uniform[1]}")
+        _exactly_one_kind(self)
         if self.least is not None and self.most is not None and self.least > self.most:
             raise ValueError(f"least {self.least} exceeds most {self.most}")
         return self
@@ -93,16 +89,21 @@ class Patience(Description):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        given = [name for name in ("fixed", "uniform", "lognormal", "empirical") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"give exactly one of fixed, uniform, lognormal, empirical; {' and '.join(given) or 'none'} given")
-        if self.uniform is not None and self.uniform[0] > self.uniform[1]:
-            raise ValueError(f"uniform needs low <= high, not {self.uniform[0]} > {self.uniform[1]}")
+        _exactly_one_kind(self)
         least = self.fixed if self.fixed is not None else self.lognormal.mean if self.lognormal is not None else None
         times = (*(self.uniform or ()), *(self.empirical or ()), *(() if least is None else (least,)))
         if min(times) <= 0:
             raise ValueError("a client waits for longer than 0 s")
         return self
+
+
+def _exactly_one_kind(drawn: Lengths | Patience) -> None:
+    """A distribution is of one kind, and a uniform one rises."""
+    given = [name for name in ("fixed", "uniform", "lognormal", "empirical") if getattr(drawn, name) is not None]
+    if len(given) != 1:
+        raise ValueError(f"give exactly one of fixed, uniform, lognormal, empirical; {' and '.join(given) or 'none'} given")
+    if drawn.uniform is not None and drawn.uniform[0] > drawn.uniform[1]:
+        raise ValueError(f"uniform needs low <= high, not {drawn.uniform[0]} > {drawn.uniform[1]}")
 
 
 class ClosedLoop(Description):

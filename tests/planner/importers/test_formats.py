@@ -8,21 +8,9 @@ import pytest
 
 from planner.importers import import_paths
 from planner.records import Arrival, StepKind
+from tests.planner.importers.support import one, write
 
 DATA = Path(__file__).parents[2] / "data" / "results"
-
-
-def one(path, **options):
-    report = import_paths([path], **options)
-    assert not report.refused, report.refused
-    assert len(report.imported) == 1
-    return report.imported[0]
-
-
-def write(folder, name, value):
-    path = Path(folder, name)
-    path.write_text(value if isinstance(value, str) else json.dumps(value))
-    return path
 
 
 def test_vllm_serve_plain():

@@ -7,20 +7,7 @@ import pytest
 
 from planner.importers import import_paths
 from planner.records import Arrival, StepKind
-
-
-def one(path, **options):
-    report = import_paths([path], **options)
-    assert not report.refused, report.refused
-    assert len(report.imported) == 1
-    return report.imported[0]
-
-
-def write(folder, name, value):
-    path = Path(folder, name)
-    path.write_text(value if isinstance(value, str) else json.dumps(value))
-    return path
-
+from tests.planner.importers.support import one, write
 
 REQUESTS = [
     {"arr": 0.0, "start": 0.0, "inp": 100, "out": 3, "ttft": 0.1, "e2e": 0.3, "itl": [0.1, 0.1], "timings": {}},

@@ -8,23 +8,10 @@ import pytest
 
 from planner.importers import import_paths
 from planner.records import Arrival, StepKind
+from tests.planner.importers.support import one, write
 
 DATA = Path(__file__).parents[2] / "data" / "results"
 PLAIN = json.loads((DATA / "vllm_serve_plain.json").read_text())
-
-
-def one(path, **options):
-    report = import_paths([path], **options)
-    assert not report.refused, report.refused
-    assert len(report.imported) == 1
-    return report.imported[0]
-
-
-def write(folder, name, value):
-    path = Path(folder, name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(value if isinstance(value, str) else json.dumps(value))
-    return path
 
 
 class TestVllmServe:
