@@ -11,7 +11,7 @@ import numpy as np
 from models.kernels.jit import part, rare
 from models.kernels.scheduler_blocks import blocks_of, extend_prefix, release_blocks
 from models.kernels.scheduler_events import heap_push, heap_remove, pending_push, stack_longest
-from models.kernels.scheduler_state import CANCELLED, CHUNKED, CONTINUOUS, FINISHED, INSTANT, NEVER, RESERVE_WHOLE, World
+from models.kernels.scheduler_state import CANCELLED, CHUNKED, CONTINUOUS, FINISHED, INSTANT, NEVER, RESERVE_WHOLE, Table, World
 
 
 @part
@@ -295,29 +295,30 @@ def preempt(w: World, slot: int) -> None:
 
 
 @part
+def without(listed: Table, count: int, slot: int) -> int:
+    """Close the gap that ``slot`` leaves among the first ``count`` entries, in order; how many remain."""
+    kept = 0
+    for place in range(count):
+        if listed[place] != slot:
+            listed[kept] = listed[place]
+            kept += 1
+    return kept
+
+
+@part
 def drop_prefill(w: World, slot: int) -> None:
     """Take a slot out of the list of unfinished prompts (or of drafts being prepared), keeping its order."""
     state = w.state[0]
     if state.preparing > 0:
         drop_prepare(w, slot)
-    kept = 0
-    for place in range(state.prefilling):
-        if w.prefills[place] != slot:
-            w.prefills[kept] = w.prefills[place]
-            kept += 1
-    state.prefilling = kept
+    state.prefilling = without(w.prefills, state.prefilling, slot)
 
 
 @rare
 def drop_prepare(w: World, slot: int) -> None:
     """Take a slot out of the list of drafts being prepared, keeping its order."""
     state = w.state[0]
-    kept = 0
-    for place in range(state.preparing):
-        if w.prepares[place] != slot:
-            w.prepares[kept] = w.prepares[place]
-            kept += 1
-    state.preparing = kept
+    state.preparing = without(w.prepares, state.preparing, slot)
     w.slots[slot].preparing = 0
 
 
