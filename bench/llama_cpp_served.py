@@ -41,8 +41,7 @@ from models.simulate import simulate
 from models.simulation_types import EngineParameters, Policy, RequestArrays
 
 PEAK_FLOPS, PEAK_BYTES = 1e12, 1e11  # above what two AVX-512 cores with their caches reach; the efficiencies say how far
-ENGINE = load_engine("llama_cpp")
-TILED = ENGINE.tiled_from("CPU", KvFormat.BF16)
+TILED = load_engine("llama_cpp").tiled_from("CPU", KvFormat.BF16)
 METRICS = ("ttft", "tpot", "e2e")
 NAMES = (*SINGLE, "short_pair_cost@bf16", "request_s")
 WIDTHS = {"matmul_efficiency": 0.2, "attention_efficiency": 0.4, "short_pair_cost@bf16": 0.4, "bandwidth_efficiency": 0.8}  # others: 0.5
@@ -54,9 +53,7 @@ def shape(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocabul
     inner = layers * (hidden * 64 * (2 * heads + 2 * kv_heads) + 3 * hidden * ffn)
     head = hidden * vocabulary
     work = (2.0 * inner, 2.0 * head, 4.0 * layers * heads * 64, (inner + head) * 34 / 32)
-    return StepModel(
-        PHYSICAL, PEAK_FLOPS, PEAK_BYTES, *work, 0.0, 0.0, vector_rows=ENGINE.vector_rows("CPU")
-    ), layers * kv_heads * 64 * 2 * 2
+    return StepModel(PHYSICAL, PEAK_FLOPS, PEAK_BYTES, *work, 0.0, 0.0), layers * kv_heads * 64 * 2 * 2
 
 
 STEPS_MODEL, STEPS_KV = shape(16, 1024, 16, 4, 3072, 32000)

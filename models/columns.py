@@ -63,7 +63,6 @@ class Columns:
     collective_per_token_s: Floats
     kv_conversion_s: Floats
     kv_conversion_s_per_byte: Floats
-    vector_rows: Ints  # most rows of a step whose matrix products do not saturate
     short_pair_cost: Floats  # a pair of few new rows against one of a long chunk
     row_pair_cost: Floats  # of the pairs of a decoding row: the same, or 1 where the engine has but one attention kernel
     chunk_pair_cost: Floats  # of the pairs of a prompt's chunk

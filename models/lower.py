@@ -75,7 +75,6 @@ def _model(case: Case, tp: int, weight_format: str) -> Row:
         "copy_us_per_layer": int(-(-layer * 1e6 // link)) if link else UNLIMITED,
         "activation_kib_per_token": activation_bytes_per_token(arch, tp) / 1024,
         "logits_kib_per_row": logits_bytes_per_row(arch, tp) / 1024,
-        "vector_rows": case.engine.vector_rows(case.device.architecture),
         "collective_s": _collective(case, tp)[0], "collective_per_token_s": _collective(case, tp)[1],
     }  # fmt: skip
 

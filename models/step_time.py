@@ -69,13 +69,8 @@ def _prefill_table(form: PrefillForm, k: Columns, x: Ints, n: Ints, _c: Ints) ->
 
 
 def _prefill_stepwise(form: PrefillForm, k: Columns, x: Ints, n: Ints, c: Ints) -> Floats:
-    """(n - 1) full steps and a tail; head rows, pairs and sequences spread evenly over the tokens.
-
-    Saturation is paid in every step unless the whole prefill is of few rows: so many small steps are never faster than one, as the
-    searches' bound over token budgets needs.
-    """
+    """(n - 1) full steps and a tail; head rows, pairs and sequences spread evenly over the tokens."""
     model = step_model(form, k, (k.prefill_flops - k.new_tokens * k.flops_per_token - k.flops_per_logit_row) / k.pairs)
-    model = model._replace(vector_rows=np.where(x * k.new_tokens > model.vector_rows, 0, model.vector_rows))  # type: ignore[arg-type]
     full, tail = _split(k, x, n, c)
 
     def step(tokens: Ints) -> Floats:
@@ -167,8 +162,7 @@ def step_model(form: PrefillForm | DecodeForm, k: Columns, flops_per_pair: Float
     assert isinstance(form, Physical)
     return StepModel(
         PHYSICAL, *work, *reads,  # type: ignore[arg-type]
-        matmul_efficiency=form.matmul_efficiency, half_rows=form.half_rows, vector_rows=k.vector_rows,  # type: ignore[arg-type]
-        attention_efficiency=form.attention_efficiency,
+        matmul_efficiency=form.matmul_efficiency, half_rows=form.half_rows, attention_efficiency=form.attention_efficiency,
         short_pair_cost=k.short_pair_cost, conversion_s_per_byte=k.kv_conversion_s_per_byte,  # type: ignore[arg-type]
         bandwidth_efficiency=form.bandwidth_efficiency, overlap=form.overlap, host_s=k.host_s,  # type: ignore[arg-type]
         host_per_sequence_s=form.host_per_sequence_s, host_overlap=form.host_overlap,

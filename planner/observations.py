@@ -50,19 +50,18 @@ class Material:
         return joined(parts) if parts else from_phases([])
 
 
-def template_of(group: Group) -> StepModel:
-    """The step model at its floor, with the engine's kernels, at the peak that plans use for this model on this device."""
-    precision = main_peak(group.device, group.architecture)
-    template = step_template(group.architecture, group.device, precision=precision, tensor_parallel=group.key.tensor_parallel)
-    few = load_engine(group.key.engine).vector_rows(group.device.architecture)
-    return template._replace(flops_per_pair=max(template.flops_per_pair, 1.0), vector_rows=float(few))
+def template_of(architecture: Architecture, device: Device, tensor_parallel: int) -> StepModel:
+    """The step model at its floor, at the peak that plans use for this model on this device."""
+    precision = main_peak(device, architecture)
+    template = step_template(architecture, device, precision=precision, tensor_parallel=tensor_parallel)
+    return template._replace(flops_per_pair=max(template.flops_per_pair, 1.0))
 
 
 def material(group: Group) -> Material:
     """Phases and closed loops of every run of ``group``."""
     found = Material()
     key = group.key
-    template = template_of(group)
+    template = template_of(group.architecture, group.device, key.tensor_parallel)
     shape = _Shape(Served(group.architecture, group.device, load_engine(key.engine), key.tensor_parallel), template)
     for run in group.runs:
         _take(run, shape, found)

@@ -102,7 +102,7 @@ def fit_group(group: Group, name: str, *, relatives: Sequence[Relative], today: 
 def _template(group: Group, base: Physical) -> StepModel:
     ranks = group.key.tensor_parallel
     per_token = collective(group.architecture, group.device, ranks, base.link_efficiency)
-    return template_of(group)._replace(collective_per_token_s=per_token)
+    return template_of(group.architecture, group.device, ranks)._replace(collective_per_token_s=per_token)
 
 
 def _prior(group: Group, relatives: Sequence[Relative]) -> Prior:

@@ -73,7 +73,7 @@ def held_out(table: Path, known: Mapping[str, str], fitted: Mapping[str, Any]) -
     """Errors |predicted / measured - 1| of the calibration on the make-ups of ``table``, by kind of step; how many its intervals hold."""
     group = _group(table, known)
     evidence = material(group).evidence
-    answer = interval(from_document(fitted["fit"]), evidence, template_of(group))
+    answer = interval(from_document(fitted["fit"]), evidence, template_of(group.architecture, group.device, group.key.tensor_parallel))
     measured = np.exp(evidence.measured)
     wrong = np.abs(answer.median / measured - 1)
     with table.open(newline="", encoding="utf-8") as file:

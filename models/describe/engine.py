@@ -100,13 +100,6 @@ class ShortRows(Description):
     architectures: tuple[str, ...]  # first words of the device architectures that have two kernels
 
 
-class VectorRows(Description):
-    """A step of few rows runs kernels that multiply vectors, not tiles of a matrix."""
-
-    most: Positive  # rows
-    architectures: tuple[str, ...]  # first words of the device architectures that have such kernels
-
-
 class Engine(Description):
     """One engine at one version. ``exact`` False: the rules are those of the nearest version that is not newer."""
 
@@ -136,7 +129,6 @@ class Engine(Description):
     prefill_chunk: ChunkRule
     separate_batches: bool = False  # decoders and prompts of a step run as execution batches of their own, each reading the weights
     short_rows: ShortRows | None = None  # None: one attention kernel
-    few_rows: VectorRows | None = None  # None: one kernel for matrix products
 
     @model_validator(mode="after")
     def _tiers_cover_every_device(self) -> Self:
@@ -151,11 +143,6 @@ class Engine(Description):
         if self.exact:
             return ""
         return f"{self.title} {self.version}: no rules of its own; those of {self.rules_version} are used"
-
-    def vector_rows(self, architecture: str) -> int:
-        """Most rows of a step that run kernels for vectors; 0 where none does."""
-        rule = self.few_rows
-        return rule.most if rule is not None and architecture.startswith(rule.architectures) else 0
 
     def tiled_from(self, architecture: str, kv_format: KvFormat) -> int:
         """New rows of a sequence from which attention runs its kernel for long chunks: 0 where there is but one, else never or a count."""

@@ -28,8 +28,8 @@ INSTANT = 1e-9  # a draft that is ready this close to a step's end (equal steps 
 STEP_FIELDS = (
     "form", "inverse_peak_flops", "inverse_peak_bytes", "flops_per_token", "flops_per_logit_row", "flops_per_pair",
     "weight_bytes", "expert_bytes", "expert_fraction", "fixed_s", "per_token_s", "per_pair_s", "per_byte_s", "per_sequence_s",
-    "inverse_matmul", "half_rows", "vector_rows", "inverse_attention", "short_pair_cost", "inverse_bandwidth", "overlap", "host_s",
-    "host_per_sequence_s", "host_overlap", "collective_s", "collective_per_token_s", "conversion_s_per_byte",
+    "inverse_matmul", "half_rows", "inverse_attention", "short_pair_cost", "inverse_bandwidth", "overlap", "host_s", "host_per_sequence_s",
+    "host_overlap", "collective_s", "collective_per_token_s", "conversion_s_per_byte",
 )  # fmt: skip
 STEP = np.dtype([(name, "f8") for name in STEP_FIELDS], align=True)
 

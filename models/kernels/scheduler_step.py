@@ -45,8 +45,7 @@ def step_line(m: Row, n: float, h: float, q: float, k: float, s: float, dq: floa
         value = m.fixed_s + m.per_token_s * n + m.per_pair_s * q + m.per_byte_s * read + m.per_sequence_s * s
         slope, until = m.per_pair_s * dq + m.per_byte_s * dk, FOREVER
     else:
-        saturating = m.flops_per_token * m.half_rows if n > m.vector_rows else 0.0
-        compute = (rows + saturating) * m.inverse_matmul + m.flops_per_pair * q * m.inverse_attention
+        compute = (rows + m.flops_per_token * m.half_rows) * m.inverse_matmul + m.flops_per_pair * q * m.inverse_attention
         memory = read * m.inverse_bandwidth
         device, device_step, until = joined(compute, flops_step * m.inverse_attention, memory, dk * m.inverse_bandwidth, m.overlap)
         host = m.host_s + m.host_per_sequence_s * s

@@ -12,13 +12,11 @@ Notation (scalars or broadcastable arrays; SI units)
 
 Forms
     LINEAR    fixed + a_n n + a_q q + a_D D + a_s s                        (affine rounds, chapter8-scheduler)
-    PHYSICAL  t_c = (f_n (n + n_half [n > n_v]) + f_h h) / (P e_m) + f_q q / (P e_a)   saturation with rows adds n_half rows
+    PHYSICAL  t_c = (f_n (n + n_half) + f_h h) / (P e_m) + f_q q / (P e_a)   saturation with rows adds n_half rows
               t_m = D / (B e_b)
               device = max(t_c, t_m) + (1 - w) min(t_c, t_m)               between the floor and the sum bound
               step   = max(host, device) + (1 - w_h) min(host, device) + all-reduce + KV conversion
 Both are clamped: no step is shorter than max(F / P, D / B).
-Up to n_v rows may run an engine's kernels for vectors, which fill no tiles, and so do not saturate (``vector_rows``). A step of more rows
-takes no less time all the same, as n_half >= 0.
 All functions are plain arithmetic on floats or numpy arrays, so numba can compile them unchanged.
 """
 
@@ -57,7 +55,6 @@ class StepModel(NamedTuple):
     # PHYSICAL
     matmul_efficiency: float = 1.0  # e_m
     half_rows: float = 0.0  # n_half
-    vector_rows: float = 0.0  # n_v: most rows whose matrix products do not saturate; 0: all do
     attention_efficiency: float = 1.0  # e_a
     short_pair_cost: float = 1.0  # g: a pair of few new rows against one of a long chunk
     bandwidth_efficiency: float = 1.0  # e_b
@@ -94,8 +91,7 @@ def floor_seconds(m: StepModel, n: Number, h: Number, q: Number, k: Number) -> N
 
 
 def _physical_seconds(m: StepModel, n: Number, h: Number, q: Number, k: Number, s: Number) -> Number:
-    rows = n + m.half_rows * (n > m.vector_rows)
-    compute = (m.flops_per_token * rows + m.flops_per_logit_row * h) / (m.peak_flops * m.matmul_efficiency)
+    compute = (m.flops_per_token * (n + m.half_rows) + m.flops_per_logit_row * h) / (m.peak_flops * m.matmul_efficiency)
     compute = compute + m.flops_per_pair * q / (m.peak_flops * m.attention_efficiency)
     memory = (weight_read_bytes(m, n) + k) / (m.peak_bytes_per_s * m.bandwidth_efficiency)
     device = np.maximum(compute, memory) + (1.0 - m.overlap) * np.minimum(compute, memory)

@@ -90,17 +90,6 @@ class _Sizes:
         return np.maximum((self.weights(rows) + kv) / bandwidth, rows * self.flops_a_row / peak)
 
 
-def test_one_step_is_never_slower_than_many_where_few_rows_multiply_vectors(plain_case):
-    """The searches bound all token budgets by an unlimited one. Saturation outweighs everything else here."""
-    form = plain_case.calibration.prefill.model_copy(update={"half_rows": 500.0})
-    calibration = plain_case.calibration.model_copy(update={"prefill": form})
-    k = lower(plain_case, build_space(plain_case).axes).shaped(-1, 1)
-    k = replace(k, vector_rows=np.full_like(k.buffers, 4), host_s=0.0 * k.host_s, weight_read=k.weight_read / 1e6)
-    whole = prefill_seconds(calibration, k, BATCHES, ONE * (1 << 30))
-    for c in (1, 3, 4, 5, 512):
-        assert np.all(prefill_seconds(calibration, k, BATCHES, ONE * c) >= whole * (1 - 1e-12))
-
-
 def _check_prefill(case, k, axes, sizes: _Sizes, peak: float) -> None:
     bandwidth = case.device.memory_bandwidth_bytes_per_s
     for c in BUDGETS.tolist():

@@ -244,14 +244,3 @@ def test_two_attention_kernels_and_a_conversion_are_told_apart():
     described = to_physical(posterior, base, cuda_graphs=True)
     assert set(described.short_pair_cost) == {"bf16"}
     assert described.kv_conversion_s_per_byte["fp8_e4m3"] == posterior.value("conversion_s_per_byte@fp8_e4m3")
-
-
-def test_rows_that_multiply_vectors_do_not_saturate_and_no_row_makes_a_step_shorter():
-    """Saturation is n_half / (n + n_half) of a step bound by its products; up to ``vector_rows`` rows have none of it."""
-    bound = TEMPLATE._replace(half_rows=20.0, vector_rows=2.0, weight_bytes=0.0)
-    rows = np.arange(1.0, 64.0)
-    times = np.asarray(step_seconds(bound, rows, 0.0, 0.0, 0.0, rows))
-    each = TEMPLATE.flops_per_token / TEMPLATE.peak_flops
-    assert times[:2] == pytest.approx(each * rows[:2], rel=1e-12)
-    assert times[2:] == pytest.approx(each * (rows[2:] + 20.0), rel=1e-12)
-    assert (np.diff(np.asarray(step_seconds(TRUTH._replace(vector_rows=8.0), rows, rows, 0.0, 0.0, rows))) >= 0).all()

@@ -229,10 +229,3 @@ def test_attention_kernels_of_llama_cpp_on_a_cpu():
     assert llama.tiled_from("CPU x86-64", KvFormat.Q8_0) > 10**9
     assert llama.tiled_from("Blackwell", KvFormat.Q8_0) == 0
     assert load_engine("vllm").tiled_from("CPU x86-64", KvFormat.BF16) == 0
-
-
-def test_one_row_multiplies_a_vector_where_the_engine_says_so():
-    """ggml-cpu/llamafile/sgemm.cpp leaves products of one column to the dot product."""
-    assert load_engine("llama.cpp").vector_rows("CPU x86-64") == 1
-    assert load_engine("llama.cpp").vector_rows("Hopper") == 0
-    assert load_engine("vllm").vector_rows("CPU x86-64") == 0

@@ -55,7 +55,6 @@ def step_models(draw):
         **work,
         matmul_efficiency=draw(st.floats(0.2, 1)),
         half_rows=draw(st.floats(0, 50)),
-        vector_rows=draw(st.sampled_from([0.0, 1.0, 4.0])),
         attention_efficiency=draw(st.floats(0.001, 1)),
         short_pair_cost=draw(st.sampled_from([1.0, 14.0])),
         bandwidth_efficiency=draw(st.floats(0.2, 1)),
