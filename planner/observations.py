@@ -27,10 +27,10 @@ from models.facts.reads import context_read_bytes, row_attention_flops, state_re
 from models.kernels.step import StepModel
 from models.lower import main_peak
 from planner.ports import StoredRun
-from planner.records import RunRecord, SequenceGroup, ServingObservation, StepKind
+from planner.records import RunRecord, SequenceGroup, ServingObservation, StepKind, Workload
 from planner.records import StepObservation as Measured
 from planner.run_groups import Group, Unused
-from planner.served_runs import MICRO_BATCH, Served, repeatable, served_run
+from planner.served_runs import MICRO_BATCH, Served, repeatable, served_run, typical
 
 
 @dataclass
@@ -205,24 +205,29 @@ def _loop(seen: ServingObservation, record: RunRecord, shape: _Shape, stored: st
         raise NotCoveredError("speculation under a load whose arrivals are not known", path=name, value=setup.draft)
     if load.prompt_tokens is None or load.output_tokens is None or load.output_tokens < 2:
         raise NotCoveredError("prompt and output lengths (of two tokens or more) are not known", path=name)
-    tpot = seen.tpot.get("mean") or seen.tpot.get("p50") or seen.itl.get("mean")
-    if tpot is None:
+    table = seen.tpot if typical(seen.tpot) else seen.itl
+    statistic = typical(table)
+    if statistic is None:
         raise NotCoveredError("it states no time that a closed form predicts without its arrivals", path=name)
+    tpot = table[statistic]
     prompt, output = round(load.prompt_tokens), round(load.output_tokens)
     return ClosedLoop(
-        concurrency=_clients(seen, name), prompt=max(prompt, 1), output=output, tpot_s=tpot, source=name,
+        concurrency=_running(seen, load, tpot, name), prompt=max(prompt, 1), output=output, tpot_s=tpot, source=name,
         kv_bytes_per_token=shape.kv_per_token(prompt + output / 2, stored), slots=float(setup.max_num_seqs or math.inf),
         kv_format=configurable(stored),
     ), f"{name}: TTFT not used, its queue depends on how requests arrived" if seen.ttft else ""  # fmt: skip
 
 
-def _clients(seen: ServingObservation, name: str) -> float:
-    """Mean requests in the system (Little's law, section 8.6.1)."""
+def _running(seen: ServingObservation, load: Workload, tpot_s: float, name: str) -> float:
+    """Mean requests that decode together: X (n - 1) TPOT (Little's law on that part of a request, section 8.6.1); none that wait."""
+    assert load.output_tokens is not None
+    rate = seen.finished_per_s(load.output_tokens)
+    if rate is None and seen.in_flight is not None and (e2e := seen.e2e.get("mean")):
+        rate = seen.in_flight / e2e
+    if rate is not None:
+        return max(rate * (load.output_tokens - 1.0) * tpot_s, 1.0)
     if seen.in_flight is not None:
         return max(seen.in_flight, 1.0)
-    e2e = seen.e2e.get("mean")
-    if seen.requests_per_s is not None and e2e is not None:
-        return max(seen.requests_per_s * e2e, 1.0)
     raise NotCoveredError("how many requests ran together is not known", path=name)
 
 

@@ -140,6 +140,14 @@ class ServingObservation(Record):
     acceptance_by_position: tuple[Fraction, ...] = ()
     windows: Count = 0
 
+    def finished_per_s(self, output_tokens: float | None) -> float | None:
+        """Requests finished a second: counted, stated, or what the output rate means at ``output_tokens`` a request."""
+        if self.completed and self.duration:
+            return self.completed / self.duration
+        if self.output_tokens_per_s and output_tokens and not self.requests_per_s:
+            return self.output_tokens_per_s / output_tokens
+        return self.requests_per_s or None
+
 
 class MemoryObservation(Record):
     """Where an engine process says its memory went, for one rank."""

@@ -82,8 +82,10 @@ def served_run(
     figures = _figures(seen, drafting=drafting, whole=known)
     if not known:
         notes.append(f"{name}: TTFT not used, prompts share {load.shared_prefix_tokens:g} tokens; no hit rate or prefix_sharing is stated")
+    tails = _tails_alone(seen)
     if not figures:
-        raise NotCoveredError("it states no time that a simulation predicts", path=name)
+        raise NotCoveredError(f"it states no time that a simulation predicts{'; ' + tails if tails else ''}", path=name)
+    notes += [f"{name}: {tails}"] if tails else []
     count = _count(record, seen)
     requests = generate({"all": TrafficClass(
         requests=count, prompt=_lengths(load.prompt_tokens, load.prompt_lengths, least=shared + 1),
@@ -100,18 +102,27 @@ def served_run(
 def _figures(seen: ServingObservation, *, drafting: bool, whole: bool) -> dict[str, float]:
     """Figures that a fit reads: mean (else median) TTFT and TPOT (else gap, if a gap is one token); e2e or throughput for a missing one."""
     found = {}
-    gaps = ("tpot", seen.tpot) if seen.tpot or drafting else ("itl", seen.itl)
+    gaps = ("tpot", seen.tpot) if typical(seen.tpot) or drafting else ("itl", seen.itl)
     for metric, table in (("ttft", seen.ttft if whole else {}), gaps):
-        statistic = next((s for s in ("mean", "p50") if table.get(s)), None)
-        if statistic is not None:
+        if (statistic := typical(table)) is not None:
             found[f"{metric} {statistic}"] = table[statistic]
     if whole and len(found) < 2:
-        statistic = next((s for s in ("mean", "p50") if seen.e2e.get(s)), None)
-        if statistic is not None:
+        if (statistic := typical(seen.e2e)) is not None:
             found[f"e2e {statistic}"] = seen.e2e[statistic]
         elif seen.output_tokens_per_s and not any(name.startswith(gaps[0]) for name in found):
             found[PER_TOKEN] = 1.0 / seen.output_tokens_per_s
     return found
+
+
+def typical(table: Statistics) -> str | None:
+    """The statistic of a request as they mostly are: mean, else median; high percentiles alone do not tell it."""
+    return next((name for name in ("mean", "p50") if table.get(name)), None)
+
+
+def _tails_alone(seen: ServingObservation) -> str:
+    """What of a load states high percentiles only, which no fit reads."""
+    names = [m for m, table in (("TTFT", seen.ttft), ("TPOT", seen.tpot), ("e2e", seen.e2e)) if table and typical(table) is None]
+    return f"{', '.join(names)} not used: neither mean nor median is stated" if names else ""
 
 
 def _reuse(seen: ServingObservation, record: RunRecord) -> tuple[int, bool, bool]:

@@ -26,6 +26,7 @@ _OWN = frozenset({
     "_benchmark_name", "max_concurrent_requests", "rtfx", "run_number", "goodput", "request_goodput:", "good_completed",
     "input_throughput", "total_input", "total_output", "version_file",
 })  # fmt: skip
+_TIMED = re.compile(r"^(mean|median|p[\d.]+)_(ttft|tpot|itl|e2el)_ms$")
 _MEASURED = re.compile(r"_ms$|^(spec_decode|diffusion|probe|ramp_up)_")
 _ENGINES = {"vllm": "vllm", "vllm-chat": "vllm", "sglang": "sglang", "sglang-oai": "sglang", "tensorrt-llm": "trtllm",
             "llama.cpp": "llama.cpp", "tgi": "tgi", "lmdeploy": "lmdeploy"}  # fmt: skip
@@ -33,8 +34,8 @@ _SWEEP_PART = re.compile(r"(?:^|-)(SERVE|BENCH|WL|SLA)--")
 
 
 def matches(value: Mapping[str, Any]) -> bool:
-    """Flat keys in milliseconds beside the identity that this tool writes."""
-    return ("mean_ttft_ms" in value or "median_ttft_ms" in value or "p99_ttft_ms" in value) and sum(key in value for key in _IDENTITY) >= 2
+    """Flat keys in milliseconds (``--percentile-metrics`` chooses which) beside the identity that this tool writes."""
+    return sum(key in value for key in _IDENTITY) >= 2 and any(_TIMED.match(str(key)) for key in value)
 
 
 def drafts(value: Mapping[str, Any], origin: Origin) -> Iterator[Draft]:

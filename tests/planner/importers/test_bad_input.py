@@ -276,3 +276,40 @@ def test_a_line_of_any_length_does_not_hide_the_next(tmp_path):
     path.write_bytes(b"INFO " + b"y" * 2_000_000 + b"\nINFO GPU KV cache size: 1,000 tokens\n")
     run = import_paths([path]).imported[0]
     assert (run.source.line, run.memory[0].kv_pool_tokens) == (2, 1000)
+
+
+TAILS = {"p95_ttft_ms": 180.0, "p95_tpot_ms": 12.0, "p95_e2el_ms": 1704.0}  # 128 tokens: 180 + 127 x 12 = 1704
+
+
+def tails(**changed):
+    """A result of 160 requests by 32 clients that states 95th percentiles only."""
+    kept = {key: value for key, value in PLAIN.items() if not key.endswith("_ms")}
+    load = {"max_concurrency": 32, "num_prompts": 160, "completed": 160, "duration": 8.0, "total_input_tokens": 163_840}
+    rates = {"total_output_tokens": 20_480, "request_throughput": 20.0, "output_throughput": 2560.0, "total_token_throughput": 23_040.0}
+    return kept | load | rates | TAILS | changed
+
+
+def test_tails_alone_are_a_good_result(tmp_path):
+    assert not import_paths([write(tmp_path, tails())]).refused
+
+
+@pytest.mark.parametrize("wrong", [
+    {"p95_ttft_ms": 0.18, "p95_tpot_ms": 0.012, "p95_e2el_ms": 1.704},  # all in seconds
+    {"p95_tpot_ms": 0.012}, {"p95_e2el_ms": 1.704},
+    {"p95_ttft_ms": 0.18}, {"p95_ttft_ms": 0.18, "p95_e2el_ms": None},  # a first token in 0.18 ms, the others in 12 ms each
+    {"p95_ttft_ms": 180_000.0, "p95_tpot_ms": 12_000.0, "p95_e2el_ms": 1_704_000.0},  # microseconds
+])  # fmt: skip
+def test_seconds_and_microseconds_show_in_tails_alone(tmp_path, wrong):
+    assert "a likely unit error" in refusal(write(tmp_path, tails(**wrong))).reason
+
+
+@pytest.mark.parametrize("column", ["ttft_p95_ms", "tpot_p95_ms", "e2e_p95_ms"])
+def test_seconds_in_a_table_of_tails(tmp_path, column):
+    """The same by columns: concurrency and rate say how long a request can last at the least."""
+    cells = {"isl": 1024, "osl": 128, "concurrency": 32, "req_per_s": 20.0, "ttft_p95_ms": 180.0, "tpot_p95_ms": 12.0, "e2e_p95_ms": 1704.0}
+    known = {"model": "Qwen/Qwen3-8B", "device": "h100-sxm-80", "engine": "vllm", "tp": "1"}
+    good = write(tmp_path, "\n".join(",".join(map(str, row)) for row in (cells, cells.values())), "good.csv")
+    assert not import_paths([good], known=known).refused
+    cells[column] /= 1000
+    bad = write(tmp_path, "\n".join(",".join(map(str, row)) for row in (cells, cells.values())), "bad.csv")
+    assert "a likely unit error" in refusal(bad, known=known).reason
