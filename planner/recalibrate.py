@@ -7,7 +7,7 @@ The fit is ``models.calibration.step_fit``. A calibration document holds the des
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from planner.observations import collective, fitted_names, material, template_of
 from planner.ports import CalibrationStore, RunStore, StoredCalibration, StoredRun
 from planner.relatives import Relative, borrowed, relatives_of
 from planner.run_groups import Group, Key, Unused, Wanted, grouped
+from planner.stored_calibrations import plain_json
 
 _PREFILLS = ([(512, 0)], [(2048, 0)], [(8192, 0)], [(2048, 8192)])
 _DECODES = tuple([(1, context)] * batch for batch in (1, 8, 32) for context in (512, 4096))
@@ -60,7 +61,10 @@ class Fitted:
 def recalibrate(
     runs: RunStore, calibrations: CalibrationStore, wanted: Wanted, *, name: str | None = None, today: str
 ) -> tuple[tuple[StoredCalibration, Fitted], ...]:  # fmt: skip
-    """Fit and store a calibration for every wanted group of runs; all are fitted before the first is stored."""
+    """Fit a calibration for every wanted group of runs and store each that says something new; all are fitted before the first is stored.
+
+    A fit that repeats the newest version of its name comes back as that version.
+    """
     groups, unused = grouped(runs.list(), wanted)
     if not groups:
         why = f"; {len(unused)} runs belong to no group, run {unused[0].run}: {unused[0].reason}" if unused else ""
@@ -72,7 +76,21 @@ def recalibrate(
         )
     known = tuple(calibrations.newest())
     fitted = [fit_group(g, name or g.key.default_name, relatives=relatives_of(g.key, known), today=today) for g in groups]
-    return tuple((calibrations.append(f.calibration.name, f.document, f.run_ids), f) for f in fitted)
+    return tuple((_repeated(f, known) or calibrations.append(f.calibration.name, f.document, f.run_ids), f) for f in fitted)
+
+
+def _repeated(fitted: Fitted, known: Sequence[StoredCalibration]) -> StoredCalibration | None:
+    """The newest version of this name where it says the same of the same runs; the day of the fit does not count."""
+    newest = next((s for s in known if s.name == fitted.calibration.name), None)
+    same = newest is not None and newest.run_ids == fitted.run_ids and _undated(newest.document) == _undated(fitted.document)
+    return newest if same else None
+
+
+def _undated(document: Mapping[str, Any]) -> dict[str, Any]:
+    described = plain_json(document, "calibration")
+    for source in described["calibration"]["sources"]:
+        del source["date"]
+    return described
 
 
 def fit_group(group: Group, name: str, *, relatives: Sequence[Relative], today: str) -> Fitted:

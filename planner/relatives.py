@@ -41,7 +41,7 @@ class Relative:
 def relatives_of(key: Key, known: Iterable[StoredCalibration]) -> tuple[Relative, ...]:
     """Relatives of ``key`` among ``known`` (newest first), the nearest first: same engine and use of graphs, its own fits left out."""
     found: dict[tuple[str, ...], Relative] = {}
-    for stored in sorted(known, key=lambda s: s.document.get("calibration", {}).get("model") != key.model):  # stable: newest first
+    for stored in sorted(_own_evidence(known), key=lambda s: s.document.get("calibration", {}).get("model") != key.model):  # stable: newest first
         described = stored.document.get("calibration", {})
         device = described.get("device")
         if "fit" not in stored.document or any(described.get(n) != getattr(key, n) for n in ("engine", "cuda_graphs")):
@@ -54,6 +54,22 @@ def relatives_of(key: Key, known: Iterable[StoredCalibration]) -> tuple[Relative
         one = (stored.name,) if own else ("device", device)
         found.setdefault(one, Relative(stored.name, stored.version, circle, device, from_document(stored.document["fit"])))
     return tuple(sorted(found.values(), key=lambda r: -CIRCLES.index(r.circle)))
+
+
+def _own_evidence(known: Iterable[StoredCalibration]) -> list[StoredCalibration]:
+    """``known`` without versions that differ from the one before by what they borrowed alone: else two groups borrow to and fro for ever."""
+    kept: list[StoredCalibration] = []
+    before: dict[str, StoredCalibration] = {}
+    for stored in reversed(tuple(known)):  # oldest first
+        last = before.get(stored.name)
+        borrowed_only = last is not None and last.run_ids == stored.run_ids and _lenders(last) != _lenders(stored)
+        kept += [] if borrowed_only else [stored]
+        before[stored.name] = stored
+    return kept[::-1]
+
+
+def _lenders(stored: StoredCalibration) -> list[str]:
+    return list(stored.document.get("borrowed_from", ()))
 
 
 def _circle(device: str, other: str | None) -> str:

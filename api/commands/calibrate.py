@@ -20,7 +20,7 @@ def calibrate(
     plot: Annotated[str | None, typer.Option(metavar="FILE", help="Draw the residuals: .png, .svg, .html.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit the step model to the stored runs of each device, engine and model; every fit is a new version."""
+    """Fit the step model to the stored runs of each device, engine and model; a fit that says something new is a new version."""
     from api import output, storage
     from api.views.calibrations import fitted_document, fitted_view
     from planner.recalibrate import recalibrate
@@ -31,15 +31,16 @@ def calibrate(
     wanted = Wanted(device, engine, model, tp, frozenset(exclude or ()))
     today = datetime.now(UTC).date().isoformat()
     with storage.database() as opened, output.progress("fitting"):
+        before = opened.calibrations.horizon()
         found = recalibrate(opened.runs, opened.calibrations, wanted, name=name, today=today)
+    documents = [fitted_document(stored, fitted, new=stored.number > before) for stored, fitted in found]
     if as_json:
-        output.write_json([fitted_document(stored, fitted) for stored, fitted in found])
+        output.write_json(documents)
     else:
-        output.show([part for stored, fitted in found for part in fitted_view(stored, fitted)])
+        output.show([part for document in documents for part in fitted_view(document)])
     if plot is not None:
         from planner.charts.residuals import draw_residuals
 
-        documents = [fitted_document(stored, fitted) for stored, fitted in found]
         output.write_chart(plot, lambda kind: draw_residuals(documents, kind))
 
 

@@ -48,15 +48,16 @@ def calibrations_view(rows: Sequence[dict[str, Any]]) -> list[Any]:
     return [parts.listing(shown)]
 
 
-def fitted_document(stored: StoredCalibration, fitted: Fitted) -> dict[str, Any]:
-    """A fit that was just stored, as JSON."""
-    return {"name": stored.name, "version": str(stored.version), "created_at": stored.created_at, "runs": list(stored.run_ids),
+def fitted_document(stored: StoredCalibration, fitted: Fitted, *, new: bool) -> dict[str, Any]:
+    """A fit as JSON; ``new``: it was just stored, else it repeats the stored version."""
+    return {"name": stored.name, "version": str(stored.version), "new": new, "created_at": stored.created_at, "runs": list(stored.run_ids),
             "for": str(fitted.key), **fitted.document}  # fmt: skip
 
 
-def fitted_view(stored: StoredCalibration, fitted: Fitted) -> list[Any]:
+def fitted_view(document: dict[str, Any]) -> list[Any]:
     """What ``goodput calibrate`` prints of one fit."""
-    return one_view(fitted_document(stored, fitted))
+    same = Text(f"nothing changed: {document['name']}@{document['version']} stays, no version is stored")
+    return one_view(document) if document["new"] else [*one_view(document), same]
 
 
 def one_view(document: dict[str, Any]) -> list[Any]:

@@ -76,6 +76,8 @@ def test_words_for_people(home, capsys):
     assert "Qwen3-8B · vllm" in capsys.readouterr().out
     assert run(["calibrate", "--name", "mine"]) == 0
     assert "mine@1" in capsys.readouterr().out
+    assert run(["calibrate", "--name", "mine"]) == 0
+    assert "nothing changed: mine@1 stays" in capsys.readouterr().out
     assert run(["calibrations"]) == 0
     assert "mine@1" in capsys.readouterr().out
     assert run(["calibration", "show", "mine"]) == 0

@@ -113,3 +113,23 @@ def test_a_new_device_borrows_from_its_class_through_the_store(tmp_path):
     assert math.sqrt(fitted.posterior.covariance[at, at]) < 0.25  # the specification's width
     assert abs(fitted.posterior.mean[at] - math.log(made.TRUE["matmul"])) < abs(math.log(0.65) - math.log(made.TRUE["matmul"]))
     opened.close()
+
+
+def test_unchanged_runs_make_no_new_version(tmp_path):
+    """Two groups that may borrow from each other settle; the day alone is no news, a further run is."""
+    opened = open_database(database_url(tmp_path / "home"))
+
+    def versions(day):
+        return [(stored.name, stored.version) for stored, _ in recalibrate(opened.runs, opened.calibrations, Wanted(), today=day)]
+
+    put(opened, made.step_table(tmp_path / "steps.csv"), made.COLUMNS)
+    put(opened, made.step_table(tmp_path / "eager.csv", seed=3), made.COLUMNS, tensor_parallel="2")
+    assert [v for _, v in versions("2026-11-29")] == [1, 1]
+    assert [v for _, v in versions("2026-11-29")] == [2, 2]  # each now has the other to borrow from
+    assert [v for _, v in versions("2026-11-30")] == [2, 2]
+    assert len(list(opened.calibrations.list())) == 4
+    put(opened, made.step_table(tmp_path / "more.csv", [[(1, 700)] * 4], seed=4), made.COLUMNS, tensor_parallel="2")
+    changed = dict(versions("2026-11-30"))
+    assert changed.pop(next(name for name in changed if name.endswith("tp2"))) == 3
+    assert list(versions("2026-11-30")) == list(versions("2026-12-01"))
+    opened.close()
