@@ -41,7 +41,8 @@ class Relative:
 def relatives_of(key: Key, known: Iterable[StoredCalibration]) -> tuple[Relative, ...]:
     """Relatives of ``key`` among ``known`` (newest first), the nearest first: same engine and use of graphs, its own fits left out."""
     found: dict[tuple[str, ...], Relative] = {}
-    for stored in sorted(_own_evidence(known), key=lambda s: s.document.get("calibration", {}).get("model") != key.model):  # stable: newest first
+    told = _own_evidence(known)
+    for stored in sorted(told, key=lambda s: s.document.get("calibration", {}).get("model") != key.model):  # stable: newest first
         described = stored.document.get("calibration", {})
         device = described.get("device")
         if "fit" not in stored.document or any(described.get(n) != getattr(key, n) for n in ("engine", "cuda_graphs")):
@@ -57,7 +58,7 @@ def relatives_of(key: Key, known: Iterable[StoredCalibration]) -> tuple[Relative
 
 
 def _own_evidence(known: Iterable[StoredCalibration]) -> list[StoredCalibration]:
-    """``known`` without versions that differ from the one before by what they borrowed alone: else two groups borrow to and fro for ever."""
+    """``known`` without versions that differ from the one before by their lenders alone: else two groups lend to and fro for ever."""
     kept: list[StoredCalibration] = []
     before: dict[str, StoredCalibration] = {}
     for stored in reversed(tuple(known)):  # oldest first

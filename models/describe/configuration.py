@@ -34,7 +34,7 @@ class DraftSource(StrEnum):
     DFLASH = "dflash"  # the whole draft in one parallel forward
 
 
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Count = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]  # strict: ``true`` is no 1
 
 
 class Configuration(Description):
@@ -46,12 +46,12 @@ class Configuration(Description):
     kv_format: KvFormat = KvFormat.BF16
     weight_format: str = "stored"  # "stored": the checkpoint as it is
     prefix_sharing: bool = False
-    offload_layers: Annotated[int, Field(ge=0, le=10_000)] = 0
-    prefetch_buffers: Annotated[int, Field(ge=0, le=2)] = 0
+    offload_layers: Annotated[int, Field(ge=0, le=10_000, strict=True)] = 0
+    prefetch_buffers: Annotated[int, Field(ge=0, le=2, strict=True)] = 0
     draft: DraftSource = DraftSource.NONE
-    draft_tokens: Annotated[int, Field(ge=0, le=256)] = 0
+    draft_tokens: Annotated[int, Field(ge=0, le=256, strict=True)] = 0
     admission_limit: Count | None = None  # most requests in the system; None: no limit
-    tensor_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
+    tensor_parallel: Annotated[int, Field(ge=1, le=1024, strict=True)] = 1
     cuda_graphs: bool = True
     captured_sizes: tuple[Count, ...] = ()
 

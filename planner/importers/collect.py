@@ -38,6 +38,7 @@ from planner.importers.stream import (
     zip_members,
 )
 from planner.importers.vllm_log import VllmLog
+from planner.importers.yaml_stream import yaml_values
 from planner.records import Ask, Duplicate, ImportReport, Refusal, RunRecord
 
 Event = RunRecord | Refusal | Duplicate
@@ -188,15 +189,16 @@ def _content(path: Path, member: str | None, work: _Import) -> Iterator[Event]:
             "is UTF-16 text" if wide else "holds binary data: no known result format", way_out="save it as UTF-8" if wide else ""
         )
     before = path.stat()
-    if layout in {Layout.DOCUMENT, Layout.TABLE, Layout.METRICS} and before.st_size > work.limits.document_bytes:
+    if layout in {Layout.DOCUMENT, Layout.YAML, Layout.TABLE, Layout.METRICS} and before.st_size > work.limits.document_bytes:
         size = format_bytes(before.st_size)
         raise FileFormatError("the file is too large for this format", value=size, way_out="save results without detail")
     origin = Origin(_shown(path, member), file_digest(path), folder=path.parent if member is None else None)
     with open_bytes(path, work.limits, member) as stream:
         if head.startswith(b"\xef\xbb\xbf"):
             stream.read(3)
-        if layout is Layout.DOCUMENT:
-            yield from _document(stream, path, origin, work)
+        if layout in {Layout.DOCUMENT, Layout.YAML}:
+            read = json_values if layout is Layout.DOCUMENT else yaml_values
+            yield from _document(read(stream, work.limits), path, origin, work)
         elif layout is Layout.LINES:
             yield from _json_lines(stream, path, origin, work)
         elif layout is Layout.TABLE and operator_profile.matches(head):
@@ -213,9 +215,9 @@ def _content(path: Path, member: str | None, work: _Import) -> Iterator[Event]:
         )
 
 
-def _document(stream: Any, path: Path, origin: Origin, work: _Import) -> Iterator[Event]:
+def _document(values: Iterator[tuple[int | None, Any]], path: Path, origin: Origin, work: _Import) -> Iterator[Event]:
     try:
-        for index, value in json_values(stream, work.limits):
+        for index, value in values:
             where = "" if index is None else f"[{index}]"
             yield from _value(value, path, Origin(origin.file, origin.sha256, None, where, origin.folder), work, index or 0)
     except BrokenJsonError as error:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
+
+from planner.importers.detect import is_yaml_report
+from planner.importers.stream import CHUNK
 
 _COMPANION = re.compile(
     r"^(readme|licen[cs]e|provenance|notice|inputs\.json$)|\.(md|ya?ml|png|svg|html|pdf|py|sh|toml|parquet|tex)$", re.IGNORECASE
@@ -15,9 +19,14 @@ _BESIDE = (  # the file, what stands beside it, the reason
         "its summary stands beside it",
     ),
     (
-        re.compile(r"_(aiperf|genai_perf)\.csv$|^benchmarks\.csv$"),
+        re.compile(r"_(aiperf|genai_perf)\.csv$|^benchmarks\.(csv|ya?ml)$"),
         re.compile(r"_(aiperf|genai_perf)\.json$|^benchmarks\.json$"),
         "the same stands beside it as JSON",
+    ),
+    (
+        re.compile(r"^benchmarks\.csv$"),
+        re.compile(r"^benchmarks\.ya?ml$"),
+        "the same stands beside it as YAML",
     ),
     (
         re.compile(r"^(summary|per_request|per_session|adapter)_.*metrics\.json$|_(session_lifecycle|prometheus)_metrics\.json$"),
@@ -35,8 +44,17 @@ def set_aside(file: Path, beside: set[str]) -> str | None:
         return "a hidden file"
     if file.is_symlink():
         return "a symbolic link"
-    if _COMPANION.search(file.name):
+    if _COMPANION.search(file.name) and not _yaml_report(file):
         return "a companion file, no result"
     if file.name.endswith(".pytorch.json"):
         return "a copy for PyTorch's dashboard"
     return next((reason for own, other, reason in _BESIDE if own.search(file.name) and any(map(other.search, beside - {file.name}))), None)
+
+
+def _yaml_report(file: Path) -> bool:
+    """Whether a YAML file is a report: most of them configure something."""
+    if file.suffix not in {".yaml", ".yml"} or not file.is_file():
+        return False
+    with suppress(OSError), file.open("rb") as opened:
+        return is_yaml_report(opened.read(CHUNK).decode("utf-8", "replace"))
+    return False

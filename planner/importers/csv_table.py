@@ -21,9 +21,9 @@ from contextlib import suppress
 from typing import Any
 
 from models.errors import FileFormatError, InputError, UnitError, UnknownNameError
-from planner.importers import inferencex, llama_bench, sglang_serving, stat_table, vllm_serve
+from planner.importers import guidellm_table, inferencex, llama_bench, sglang_serving, stat_table, vllm_serve
 from planner.importers.common import TIME_UNITS, Draft, MeasurementError, Origin, number
-from planner.importers.detect import JsonFormat, format_of
+from planner.importers.detect import MARKS, JsonFormat, format_of
 from planner.importers.facts import field_of, set_fact
 from planner.importers.flat import latency, serving, set_arrival
 from planner.records import Arrival, RunSetup, SequenceGroup, ServingObservation, StepKind, StepObservation, Workload
@@ -125,11 +125,14 @@ def rows(lines: Iterator[tuple[int, str]], columns: Mapping[str, str] | None) ->
     first = next(kept, None)
     if first is None:
         raise FileFormatError("the table is empty")
-    delimiter = max((",", ";", "\t"), key=first.count)
+    delimiter = max(MARKS, key=first.count)
     header = next(csv.reader([first.lstrip("\ufeff")], delimiter=delimiter))
     divided = _divided(csv.reader(kept, delimiter=delimiter, strict=True), numbers)
     if not columns and stat_table.matches(header):
         yield 1, stat_table.draft(header, divided)
+        return
+    if not columns and guidellm_table.matches(header):
+        yield from ((numbers[-1], one) for one in guidellm_table.drafts(header, divided))
         return
     known = None if columns else format_of(dict.fromkeys(header, "0"))
     layout: Columns | JsonFormat = known if known and known.name in _TABLED else _mapped(header, columns, delimiter)

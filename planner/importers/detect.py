@@ -17,6 +17,7 @@ from planner.importers import (
     llama_server,
     prometheus,
     request_list,
+    sglang_offline,
     sglang_one_batch,
     sglang_serving,
     trtllm,
@@ -32,6 +33,7 @@ class Layout(StrEnum):
 
     DOCUMENT = "one JSON value"
     LINES = "one JSON value a line"
+    YAML = "YAML report"
     METRICS = "exposition format"
     TABLE = "table"
     LOG = "log"
@@ -56,11 +58,14 @@ FORMATS = (
     JsonFormat(vllm_forward.NAME, vllm_forward.matches, vllm_forward.drafts),
     JsonFormat(sglang_serving.NAME, sglang_serving.matches, sglang_serving.drafts),
     JsonFormat(sglang_one_batch.NAME, sglang_one_batch.matches, sglang_one_batch.drafts),
+    JsonFormat(sglang_offline.NAME, sglang_offline.matches, sglang_offline.drafts),
     JsonFormat(vllm_serve.NAME, vllm_serve.matches, vllm_serve.drafts),
     JsonFormat(inferencex.NAME, inferencex.matches, inferencex.drafts),
     JsonFormat(request_list.NAME, request_list.matches, request_list.drafts),
     JsonFormat("vllm bench latency or throughput", vllm_offline.matches, vllm_offline.drafts),
 )
+MARKS = (",", ";", "\t", "|")
+"""What may divide the columns of a table."""
 _NAME = re.compile(r"^\"?[^\n=:;]{0,60}\"?$")
 _LOG_LINE = re.compile(
     r"\b(INFO|WARNING|DEBUG|ERROR)\b|^slot |^\[\d{4}-\d\d-\d\d|llama_|srv +\w|eval time =|batch[.,] #|^=+ ?[A-Z]", re.MULTILINE
@@ -74,6 +79,8 @@ def layout_of(head: bytes, columns: Mapping[str, str] | None) -> Layout:
     text = head.decode("utf-8", "replace").lstrip("\ufeff").lstrip()
     if text[:1] in {"{", "["} and not re.match(r"\[\d{4}-\d\d-\d\d|\[\d+\] ", text):
         return Layout.LINES if _one_a_line(text) else Layout.DOCUMENT
+    if is_yaml_report(text):
+        return Layout.YAML
     if prometheus.looks_like(text):
         return Layout.METRICS
     header = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
@@ -81,12 +88,17 @@ def layout_of(head: bytes, columns: Mapping[str, str] | None) -> Layout:
     return Layout.TABLE if mapped or _is_table(text) else Layout.LOG
 
 
+def is_yaml_report(text: str) -> bool:
+    """A mapping with a list of benchmarks, as GuideLLM writes it."""
+    return re.search(r"^benchmarks:\s*\n *- ", text, re.MULTILINE) is not None
+
+
 def _is_table(text: str) -> bool:
     """A header of short names, and a second line that is divided by the same mark."""
     lines = [line for line in text.splitlines()[:50] if line.strip() and not line.startswith("#")]
     if len(lines) < 2 or _LOG_LINE.search("\n".join(lines)):
         return False
-    mark = max(",;\t", key=lines[0].count)
+    mark = max(MARKS, key=lines[0].count)
     names = lines[0].split(mark)
     return len(names) > 1 and all(_NAME.match(name.strip()) for name in names) and mark in lines[1]
 

@@ -206,7 +206,7 @@ class OneLine:
 def json_values(stream: Readable, limits: Limits, path: str = "") -> Iterator[tuple[int | None, Any]]:
     """Top-level values, and the objects of a top-level array one by one with their index."""
     reader = FiniteReader(stream)
-    builder = _Builder(limits, reader)
+    builder = Builder(limits, reader)
     try:
         for event, value in ijson.basic_parse(reader, use_float=True, multiple_values=True, buf_size=CHUNK):
             ready = builder.feed(event, value)
@@ -228,10 +228,10 @@ class BrokenJsonError(FileFormatError):
         self.line = line
 
 
-class _Builder:
+class Builder:
     """Assembles values from parser events within the limits."""
 
-    def __init__(self, limits: Limits, reader: FiniteReader) -> None:
+    def __init__(self, limits: Limits, reader: FiniteReader | None = None) -> None:
         self._limits, self._reader = limits, reader
         self._stack: list[Any] = []
         self._keys: list[str] = []
@@ -271,7 +271,7 @@ class _Builder:
             self._skip_depth = -1
 
     def _number(self, value: float) -> tuple[int | None, Any] | None:
-        if self._reader.non_finite and not -1e308 < value < 1e308:
+        if self._reader is not None and self._reader.non_finite and not -1e308 < value < 1e308:
             value = float("nan") if value == _NAN else float("inf") if value > 0 else float("-inf")
         holder = self._stack[-1] if self._stack else None
         if type(holder) is array:

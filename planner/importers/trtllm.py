@@ -1,4 +1,8 @@
-"""``trtllm-bench --report_json``: ``*_ms`` in milliseconds, ``memory.total`` in GiB, percentiles of a streaming run in milliseconds."""
+"""``trtllm-bench --report_json``: ``*_ms`` in milliseconds, ``memory.total`` in GiB, percentiles of a streaming run in milliseconds.
+
+The limit on requests in flight is not recorded. ``issue_rate`` is none: it is the nanoseconds from the first to the last submission, a
+request, times 1e9. Where that is a small part of the whole, all were submitted at once.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from planner.importers.flat import latency, serving
 from planner.records import Arrival
 
 NAME = "trtllm-bench"
+_AT_ONCE = 0.15  # of the whole; clients of a closed loop submit until the last of them begins
 _SIZES = ("tp_size", "pp_size", "ep_size", "max_batch_size", "max_num_tokens", "kv_cache_percentage")
 
 
@@ -30,13 +35,14 @@ def drafts(value: Mapping[str, Any], _origin: Origin) -> Iterator[Draft]:
     completed = whole(requests, "num_requests")
     if completed == 0:
         raise FileFormatError("no request was completed: nothing was measured", path="request_info.num_requests")
+    duration = positive(optional(performance, "total_latency_ms", MILLI))
     draft.workload.update(
-        arrival=Arrival.UNKNOWN,
+        arrival=arrival_of(optional(_part(value, "world_info"), "issue_rate"), completed, duration),
         requests=completed,
         prompt_tokens=positive(optional(requests, "avg_input_length")),
         output_tokens=positive(optional(requests, "avg_output_length")),
     )
-    found: dict[str, Any] = {"completed": completed, "duration": positive(optional(performance, "total_latency_ms", MILLI))}
+    found: dict[str, Any] = {"completed": completed, "duration": duration}
     found["in_flight"] = optional(requests, "avg_num_concurrent_requests")
     for metric, part, percentiles, mean in (
         ("e2e", performance, "request_latency_percentiles_ms", "avg_request_latency_ms"),
@@ -51,6 +57,13 @@ def drafts(value: Mapping[str, Any], _origin: Origin) -> Iterator[Draft]:
     found["acceptance_length"] = positive(lengths.get("mean"))
     draft.serving.append(serving(found))
     yield draft
+
+
+def arrival_of(issue_rate: float | None, requests: float | None, seconds: float | None) -> Arrival:
+    """A burst where the submissions took little of the run, else not known."""
+    if not issue_rate or not requests or not seconds:
+        return Arrival.UNKNOWN
+    return Arrival.BURST if issue_rate * 1e-18 * requests <= _AT_ONCE * seconds else Arrival.UNKNOWN
 
 
 def _part(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:

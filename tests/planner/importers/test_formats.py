@@ -201,7 +201,7 @@ def test_trtllm_report(tmp_path):
                    "kv_cache_dtype": "FP8", "quantization": "FP8"},
         "machine": {"name": "NVIDIA H100 80GB HBM3", "memory.total": 79.1, "clocks.mem": 2.6},
         "world_info": {"tp_size": 2, "pp_size": 1, "ep_size": None, "world_size": 2, "max_batch_size": 256, "max_num_tokens": 8192,
-                       "scheduling_policy": "GUARANTEED_NO_EVICT", "kv_cache_percentage": 0.9, "issue_rate": 1e9},
+                       "scheduling_policy": "GUARANTEED_NO_EVICT", "kv_cache_percentage": 0.9, "issue_rate": 9e16},
         "request_info": {"num_requests": 100, "avg_num_concurrent_requests": 9.1, "avg_input_length": 128.0, "avg_output_length": 101.0},
         "performance": {"total_latency_ms": 10000.0, "avg_request_latency_ms": 910.0, "request_throughput_req_s": 10.0,
                         "system_output_throughput_tok_s": 1010.0, "request_latency_percentiles_ms": percentiles},
@@ -215,6 +215,9 @@ def test_trtllm_report(tmp_path):
     assert run.serving[0].tpot["mean"] == 0.008
     assert run.serving[0].e2e["p99"] == pytest.approx(1.1)
     assert run.serving[0].in_flight == pytest.approx(0.91 * 10.0)  # Little's law holds in the sample
+    assert run.workload.arrival is Arrival.UNKNOWN  # submitted over 9 s of 10 s: 9e16 / 1e9 ns x 100 requests
+    raw["world_info"]["issue_rate"] = 1e15  # within 0.1 s
+    assert one(write(tmp_path, "b.json", raw)).workload.arrival is Arrival.BURST
 
 
 def test_llama_bench_rows(tmp_path):

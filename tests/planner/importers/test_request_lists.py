@@ -137,3 +137,45 @@ def test_steps_with_their_composition(tmp_path):
     assert (mixed.kind, mixed.new_tokens, mixed.context_tokens) == (StepKind.MIXED, 66, 200)
     assert several.causal_pairs == 2 * (4 * 10 + 4 * 5 / 2)
     assert [found.line for found in report.refused] == [4]
+
+
+OLDER = """
+===========================================================
+= ENGINE DETAILS
+===========================================================
+Model:                  meta-llama/Llama-3.1-8B
+TensorRT-LLM Version:   0.17.0
+Dtype:                  bfloat16
+KV Cache Dtype:         FP8
+Quantization:           FP8
+
+= WORLD + RUNTIME INFORMATION
+TP Size:                1
+Max Runtime Batch Size: 4096
+Issue Rate (req/sec):   {issue}
+
+= PERFORMANCE OVERVIEW
+Number of requests:             3000
+Average Input Length (tokens):  128.0000
+Average Output Length (tokens): 128.0000
+Token Throughput (tokens/sec):  28390.4265
+Request Throughput (req/sec):   221.8002
+Total Latency (ms):             13525.6862
+"""
+
+
+@pytest.mark.parametrize(("issue", "arrival"), [
+    ("5.0689E+14", Arrival.BURST),  # 3,000 submissions in 1.52 of 13.5 s
+    ("2.2000E+15", Arrival.UNKNOWN),  # the last after 6.6 s: a limit held them back
+    ("3.6803E+18", Arrival.UNKNOWN),  # release 0.12 wrote more than the run lasted
+])  # fmt: skip
+def test_printed_trtllm_report_of_an_older_release(tmp_path, issue, arrival):
+    """Figures of the documentation of 0.17: a token throughput counts output tokens, 28390 = 221.8 x 128."""
+    run = one(write(tmp_path, "t.txt", OLDER.format(issue=issue)))
+    assert (run.setup.engine_version, run.setup.max_num_seqs, run.workload.arrival) == ("0.17.0", 4096, arrival)
+    assert (run.serving[0].output_tokens_per_s, run.serving[0].duration) == (28390.4265, pytest.approx(13.5256862))
+
+
+def test_printed_trtllm_report_names_its_card(tmp_path):
+    text = TRT.replace("TP Size:", "= MACHINE DETAILS\nNVIDIA H100 80GB HBM3, memory 79.11 GB, 2.62 GHz\n\nTP Size:")
+    assert one(write(tmp_path, "t.txt", text)).setup.device == "NVIDIA H100 80GB HBM3"
