@@ -22,11 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from models.calibration.evidence import Evidence, Floats, ideal, joined
+from models.calibration.served_together import Load, simulate_each
 from models.errors import CalibrationError
 from models.kernels.step import StepModel, causal_pairs, of_format, step_seconds
 from models.simulate import expected_tokens, simulate
 from models.simulation_summary import gap_spread
-from models.simulation_types import EngineParameters, RequestArrays, SimulationResult, Status
+from models.simulation_types import EngineParameters, Integers, Records, RequestArrays, SimulationResult, Status
 
 Bools = npt.NDArray[np.bool_]
 
@@ -86,7 +87,11 @@ def figure_of(each: Floats, values: Floats, statistic: str) -> float:
 
 def request_times(result: SimulationResult) -> dict[str, Floats]:
     """TTFT, e2e and TPOT of each request as the engine sees them; NaN where it did not finish or has no second token."""
-    r, output = result.records, result.requests.output
+    return times_of(result.records, result.requests.output)
+
+
+def times_of(r: Records, output: Integers) -> dict[str, Floats]:
+    """``request_times`` of records and the requests' output tokens."""
     done = np.where(r["status"] == Status.FINISHED, 0.0, np.nan)
     several = np.where(output > 1, output - 1.0, np.nan)
     return {
@@ -103,26 +108,49 @@ class _Outcome:
     error: dict[str, float]
 
 
-def _outcome(run: ServedRun, model: StepModel, requests: RequestArrays) -> _Outcome:
-    result = simulate(requests, run.engine, model)
-    times = request_times(result)
-    finite = {name: values[np.isfinite(values)] for name, values in times.items()}
-    if not len(finite["tpot"]):
+def _outcomes(runs: Sequence[ServedRun], model: StepModel, speed: float = 1.0) -> list[_Outcome]:
+    """Every run simulated, its clock ``speed`` times as fast (pauses after others shrink alike)."""
+    traffic = [run.requests if speed == 1.0 else replace(run.requests, arrival=run.requests.arrival / speed) for run in runs]
+    alone = _Loads.of(runs).times(model, np.ones(len(runs)))[_KINDS.index("e2e")]
+    loads = [Load(requests, run.engine, one) for run, requests, one in zip(runs, traffic, alone.tolist(), strict=True)]
+    return [_outcome(run, load, records, model) for run, load, records in zip(runs, loads, simulate_each(loads, model), strict=True)]
+
+
+def _outcome(run: ServedRun, load: Load, r: Records, model: StepModel) -> _Outcome:
+    times, done = times_of(r, run.requests.output), r[r["status"] == Status.FINISHED]
+    if np.isnan(times["tpot"]).all():
         raise CalibrationError("no request of the load could be served as described", path=run.name, way_out="check lengths and slots")
-    r = result.records
-    begin = float(r["arrival"][r["arrival"] >= 0].min())
     figures, error = {}, {}
     for name in run.figures:
         if name == PER_TOKEN:
-            figures[name], error[name] = (result.makespan - begin) / float(requests.output[r["status"] == Status.FINISHED].sum()), 0.0
+            makespan = float(done["last"].max() - r["arrival"][r["arrival"] >= 0].min())
+            figures[name], error[name] = makespan / float(run.requests.output[r["status"] == Status.FINISHED].sum()), 0.0
             continue
         metric, statistic = name.split()
-        values = finite["tpot" if metric == "itl" else metric]
-        value = float(getattr(gap_spread(result)[0], statistic)) if metric == "itl" else figure_of(times[metric], values, statistic)
-        figures[name], mean = max(value, 1e-9), float(values.mean())
-        error[name] = float(values.std()) / mean / math.sqrt(len(values)) if run.drawn and mean > 0 else 0.0
-    decoding = float((r["last"] - r["first"])[r["status"] == Status.FINISHED].sum())
-    return _Outcome(figures, max(decoding / max(result.counters["busy_s"], 1e-12), 1.0), error)
+        each = times["tpot" if metric == "itl" else metric]
+        values = each[~np.isnan(each)]
+        value = _gap(load, model, statistic) if metric == "itl" else figure_of(each, values, statistic)
+        figures[name], error[name] = max(value, 1e-9), _standard_error(values) if run.drawn else 0.0
+    return _Outcome(figures, max(float((done["last"] - done["first"]).sum()) / max(_busy(done), 1e-12), 1.0), error)
+
+
+def _standard_error(values: Floats) -> float:
+    """Of the mean of ``values``, relative to it; 0 where that is 0."""
+    mean = float(values.mean())
+    away = values - mean
+    return math.sqrt(float(away @ away)) / len(values) / mean if mean > 0 else 0.0
+
+
+def _gap(load: Load, model: StepModel, statistic: str) -> float:
+    """A statistic of all gaps of a load, which records do not hold: simulated by itself."""
+    return float(getattr(gap_spread(simulate(load.requests, load.engine, model))[0], statistic))
+
+
+def _busy(done: Records) -> float:
+    """Seconds in which a request was inside: the union of the intervals from arrival to end."""
+    ordered = done[np.argsort(done["arrival"])]
+    end = np.maximum.accumulate(ordered["last"])
+    return float(np.sum(end - np.maximum(ordered["arrival"], np.concatenate([ordered["arrival"][:1], end[:-1]]))))
 
 
 @dataclass(frozen=True)
@@ -202,7 +230,7 @@ def _evidence(runs: Sequence[ServedRun], kv_format: str) -> Evidence:
 
     def simulated(model: StepModel) -> Floats:
         m = of_format(model, kv_format)
-        found = [_outcome(run, m, run.requests) for run in runs]
+        found = _outcomes(runs, m)
         return np.asarray(np.log(np.array([found[i].figures[name] for i, name in names]) + later * m.request_s))
 
     def floor(model: StepModel) -> Floats:
@@ -214,9 +242,9 @@ def _evidence(runs: Sequence[ServedRun], kv_format: str) -> Evidence:
 
     def local(model: StepModel) -> Evidence:
         here = of_format(model, kv_format)
-        found = [_outcome(run, here, run.requests) for run in runs]
+        found = _outcomes(runs, here)
         at = np.array([found[i].figures[name] for i, name in names])
-        moved = [_strength(run, here, one) for run, one in zip(runs, found, strict=True)]
+        moved = _strengths(runs, here, found)
         strength, error = (np.array([table[i][name] for i, name in names]) for table in (moved, [one.error for one in found]))
         batch = np.array([one.batch for one in found])
         start = loads.times(here, batch)
@@ -232,11 +260,11 @@ def _evidence(runs: Sequence[ServedRun], kv_format: str) -> Evidence:
     return Evidence(measured, simulated, labels, floor, refine=local)
 
 
-def _strength(run: ServedRun, model: StepModel, found: _Outcome) -> dict[str, float]:
-    """S of each figure."""
-    if not run.clocked:
-        return dict.fromkeys(run.figures, 1.0)
-    quick = replace(run.requests, arrival=run.requests.arrival / (1 + _FASTER))  # pauses after others shrink alike
-    faster = _outcome(run, model, quick).figures
-    moved = {n: math.log((1 + _FASTER) * faster[n] / found.figures[n]) / math.log1p(_FASTER) for n in run.figures}
-    return {n: min(max(value, _LEAST), _MOST) for n, value in moved.items()}
+def _strengths(runs: Sequence[ServedRun], model: StepModel, found: Sequence[_Outcome]) -> list[dict[str, float]]:
+    """S of each figure of each run."""
+    clocked = [i for i, run in enumerate(runs) if run.clocked]
+    strength = [dict.fromkeys(run.figures, 1.0) for run in runs]
+    for i, faster in zip(clocked, _outcomes([runs[i] for i in clocked], model, 1 + _FASTER), strict=True):
+        moved = {n: math.log((1 + _FASTER) * value / found[i].figures[n]) / math.log1p(_FASTER) for n, value in faster.figures.items()}
+        strength[i] = {n: min(max(value, _LEAST), _MOST) for n, value in moved.items()}
+    return strength

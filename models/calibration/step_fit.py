@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import OptimizeResult, least_squares
+from threadpoolctl import threadpool_limits
 
 from models.calibration.evidence import Evidence
 from models.calibration.posterior import Posterior, gradient, parametrised
@@ -69,10 +70,11 @@ def _solve(evidence: Evidence, template: StepModel, prior: Prior, start: Floats,
         return np.vstack([-gradient(evidence, template, prior.names, p) * weights[:, None], np.diag(1 / sd)])
 
     most = np.array(prior.most)
-    return least_squares(
-        residuals, np.minimum(start, most - 1e-6), jacobian, bounds=(np.full_like(mean, -np.inf), most), loss=_loss(len(evidence)),
-        x_scale=sd, max_nfev=200,
-    )  # fmt: skip
+    with threadpool_limits(1, "blas"):  # threads wait for each other a hundred times as long as so narrow a matrix takes
+        return least_squares(
+            residuals, np.minimum(start, most - 1e-6), jacobian, bounds=(np.full_like(mean, -np.inf), most), loss=_loss(len(evidence)),
+            x_scale=sd, max_nfev=200,
+        )  # fmt: skip
 
 
 def _noise(residuals: Floats, prior: Prior) -> float:
