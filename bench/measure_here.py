@@ -3,8 +3,10 @@
     python bench/measure_here.py [--out build/measure-here] [--quick] [--json]
 
 llama.cpp (package ``xllamacpp``, one engine thread, weights not repacked) serves a small model of random weights. Half of the measured step
-make-ups is imported and calibrated on; the other half and served loads are predicted; ``goodput plan`` chooses slots, token budget and KV
-format, and its winner and runner-up are then served. What was measured stays in the folder and is not measured again
+make-ups is imported and calibrated on; the other half and all served loads are predicted (``steps alone``). Then every other load is
+imported too, for what the server itself takes shows in served loads only, and the rest is predicted (``half of the loads``). With that
+calibration ``goodput plan`` chooses slots, token budget and KV format; its winner and runner-up are then served. Steps are measured in
+passes with the loads between them. What was measured stays in the folder and is not measured again
 while it is there; what is computed from it is computed in every run, so that it never belongs to other measurements or an older formula.
 All times are the engine's CPU seconds, so other work on the machine disturbs them little: how much stands under ``noise``.
 """
@@ -39,8 +41,9 @@ class Folder:
         self.out, self.quick = out.resolve(), quick
         self.out.mkdir(parents=True, exist_ok=True)
         self.python = self.out / "venv" / "bin" / "python"
-        names = ("random-qwen3-42m-q8_0.gguf", "this-cpu.yaml", "steps-quick.csv" if quick else "steps.csv")
-        self.model, self.device, self.steps = (self.out / name for name in names)
+        self.model, self.device = self.out / "random-qwen3-42m-q8_0.gguf", self.out / "this-cpu.yaml"
+        tables = ("steps-quick.csv",) if quick else tuple(f"steps-{number}.csv" for number in (1, 2, 3))
+        self.steps = tuple(self.out / name for name in tables)
         self.goodput = Goodput(self.out / "home")
 
     def _made(self, file: Path, *command: object) -> Path:
@@ -59,42 +62,51 @@ class Folder:
             subprocess.run([sys.executable, "-m", "venv", str(self.python.parent.parent)], check=True)
             python(self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES)
 
-    def measure(self) -> dict[Served, dict[str, Any]]:
-        """Device, model, steps and served loads: what the server answered to each."""
+    def measure(self) -> dict[Served, Path]:
+        """Device, model, then tables of steps with two loads after each: the file with what the server answered to each load."""
         self._made(self.model, HERE / "random_model.py", self.model)
         self._made(self.device, HERE / "device.py", self.device)
-        self._made(self.steps, HERE / "engine_steps.py", self.model, self.steps, *(["--quick"] if self.quick else []))
-        return {load: self.serve(load, load.arguments(str(self.model))) for load in (LOADS[:2] if self.quick else LOADS)}
+        found = {}
+        for number, table in enumerate(self.steps):
+            self._made(table, HERE / "engine_steps.py", self.model, table, *(["--quick"] if self.quick else []))
+            found |= {load: self.serve(load, load.arguments(str(self.model))) for load in LOADS[2 * number : 2 * number + 2]}
+        return found
 
-    def serve(self, load: Served, arguments: list[str]) -> dict[str, Any]:
+    def serve(self, load: Served, arguments: list[str]) -> Path:
         """Serve one load with these arguments of the server; another load or other arguments of the same name are served anew."""
         said = json.dumps(load.requests())
         digest = hashlib.sha256(json.dumps([said, arguments]).encode()).hexdigest()[:12]
         asked, answer = (self.out / f"{load.name}-{digest}.{kind}.json" for kind in ("load", "served"))
         asked.write_text(said)
-        self._made(answer, HERE / "engine_server.py", asked, answer, "--", *arguments)
-        found: dict[str, Any] = json.loads(answer.read_text())
-        return found
+        return self._made(answer, HERE / "engine_server.py", asked, answer, "--", *arguments)
 
     @property
     def known(self) -> dict[str, str]:
-        """What the tables do not say."""
+        """What the files do not say."""
         return {"device": str(self.device), "model": str(self.model), **KNOWN}
 
-    def calibrate(self) -> dict[str, Any]:
-        """Half of the make-ups into the store, and the fit on them."""
-        train, _ = table_halves(make_ups(self.steps), self.out)
+    def calibrate(self, file: Path, columns: dict[str, str] | None = None) -> dict[str, Any]:
+        """One more file into the store, and the fit on all of them."""
         facts = [word for name, value in self.known.items() for word in (f"--{_OPTIONS.get(name, name)}", value)]
-        columns = [word for meaning, column in COLUMNS.items() for word in ("--column", f"{meaning}={column}")]
-        self.goodput.json("import", train, *facts, *columns)
+        mapped = [word for meaning, column in (columns or {}).items() for word in ("--column", f"{meaning}={column}")]
+        self.goodput.json("import", file, *facts, *mapped)
         found: dict[str, Any] = self.goodput.json("calibrate")[0]
         return found
 
-    def predict(self, fitted: dict[str, Any], served: dict[Served, dict[str, Any]]) -> dict[str, Any]:
-        """The other half of the make-ups and the served loads against what was measured."""
-        _, test = table_halves(make_ups(self.steps), self.out)
+    def predict(self, served: dict[Served, Path]) -> dict[str, Any]:
+        """Half of the make-ups calibrates what the other half and all loads are held against; then every other load does, too."""
+        train, test = table_halves(make_ups(self.steps), self.out)
+        answer: dict[str, Any] = {"noise": noise(self.steps)}
+        answer["steps alone"] = self._errors(self.calibrate(train, COLUMNS), test, served)
+        seen = list(served)[::2]
+        for load in seen:
+            fitted = self.calibrate(served[load])
+        rest = {load: file for load, file in served.items() if load not in seen}
+        return answer | {"half of the loads": self._errors(fitted, test, rest)}
+
+    def _errors(self, fitted: dict[str, Any], steps: Path, served: dict[Served, Path]) -> dict[str, Any]:
         wrong = served_errors(served, self.out, self.goodput, str(self.model), str(self.device))
-        return {"noise": noise(self.steps), "steps": held_out(test, self.known, fitted), "served": wrong}
+        return {"steps": held_out(steps, self.known, fitted), "served": wrong}
 
     def plan(self) -> dict[str, Any]:
         """The plan for this machine."""
@@ -111,17 +123,10 @@ class Folder:
         for place in dict.fromkeys((0, 1, len(listed) - 1)):
             chosen = listed[place]
             load = planned(f"planned-{place + 1}", chosen["settings"])
-            command = self.goodput.launch(self.out / "plan.yaml", chosen)
-            result = self.serve(load, command)
-            good = len(result["requests"]) / result["duration"]
-            found.append(
-                {
-                    "rank": place + 1,
-                    "settings": chosen["settings"],
-                    "measured_per_s": good,
-                    "planned_per_s": chosen["throughput"]["goodput_per_s"],
-                }
-            )
+            result = json.loads(self.serve(load, self.goodput.launch(self.out / "plan.yaml", chosen)).read_text())
+            said = chosen["throughput"]["goodput_per_s"]
+            measured = len(result["requests"]) / result["duration"]
+            found.append({"rank": place + 1, "settings": chosen["settings"], "measured_per_s": measured, "planned_per_s": said})
         return found
 
 
@@ -133,8 +138,7 @@ def main() -> int:
     said = parser.parse_args()
     folder = Folder(said.out, quick=said.quick)
     folder.install()
-    served = folder.measure()
-    answer = folder.predict(folder.calibrate(), served)
+    answer = folder.predict(folder.measure())
     answer["plan"] = folder.verify(folder.plan())
     print(json.dumps(answer, indent=None if said.json else 1))
     return 0

@@ -84,9 +84,11 @@ def draw_patience(patience: Patience, count: int, random: np.random.Generator) -
 
 
 def draw_arrivals(process: ArrivalProcess, count: int, random: np.random.Generator) -> Floats:
-    """Times of ``count`` arrivals by the clock; a closed loop gives its first requests at 0 (the rest follow)."""
-    if process.burst or process.closed_loop is not None:
+    """Times of ``count`` arrivals by the clock; the clients of a closed loop start over its ramp (the rest follow)."""
+    if process.burst:
         return np.zeros(count)
+    if process.closed_loop is not None:
+        return np.asarray(np.arange(count) * (process.closed_loop.ramp / process.closed_loop.concurrency), np.float64)
     if process.even is not None:
         return np.arange(count) / process.even
     if process.gamma is not None:

@@ -182,6 +182,7 @@ class Workload(Record):
     rate: Positive | None = None  # requests a second; None unless arrival is open
     burstiness: Positive | None = None  # shape of the gamma arrivals, 1 = Poisson
     concurrency: PositiveCount | None = None  # limit on requests in flight
+    ramp: NonNegative | None = None  # seconds over which the clients of a closed loop started
     dataset: str | None = None
 
 

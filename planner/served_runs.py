@@ -153,7 +153,7 @@ def _arrivals(record: RunRecord, count: int) -> ArrivalProcess:
         regular = {"poisson": rate} if load.burstiness in (None, 1.0) else {"gamma": rate, "burstiness": load.burstiness}
         return ArrivalProcess.parse(regular, "workload")
     if load.arrival is Arrival.CLOSED and load.concurrency is not None and load.concurrency < count:
-        return ArrivalProcess(closed_loop=ClosedLoop(concurrency=load.concurrency))
+        return ArrivalProcess(closed_loop=ClosedLoop(concurrency=load.concurrency, ramp=f"{load.ramp or 0.0!r} s"))
     return ArrivalProcess(burst=True)
 
 

@@ -2,8 +2,9 @@
 
     python engine_server.py load.json result.jsonl -- --model model.gguf --ctx-size 4096 --parallel 4 ...
 
-``load.json``: ``{"requests": [{"prompt": [ids], "output": n, "arrival": s}, ...], "concurrency": n}``: with a concurrency the arrivals
-are left out and each client sends its next request when its last is answered.
+``load.json``: ``{"name": text, "args": {...}, "requests": [{"prompt": [ids], "output": n, "arrival": s}, ...], "apart": s}``. With ``conc``
+among the arguments so many clients start ``apart`` seconds after each other and send their next request when their last is answered; else
+requests are sent at their arrival. The result is a list of requests as ``goodput import`` reads it, with the server's own timings.
 
 Times are read from a clock that runs with the engine thread's CPU time while a request is in flight and with the wall clock while none is:
 one thread serves, so that this is the time an idle machine would have shown, whatever else runs beside it. Wall times are kept too.
@@ -110,12 +111,12 @@ class Load:
         error = next((one for one in said if "error" in one), None)
         if error is not None or len(times) != request["output"]:
             raise RuntimeError(f"request {number}: {len(times)} of {request['output']} tokens came: {error or said[-1]}")
-        cached = next((one["timings"].get("cache_n", 0) for one in said if "timings" in one), 0)
+        timings = next((one["timings"] for one in said if "timings" in one), {})
         with self.lock:
             self.done.append({
-                "request": number, "arrival": started, "prompt": len(request["prompt"]), "output": request["output"], "cached": cached,
-                "ttft": times[0] - started, "e2e": times[-1] - started, "itl": [b - a for a, b in itertools.pairwise(times)],
-                "answered": ended - started, "wall_e2e": wall,
+                "i": number, "start": started, "inp": len(request["prompt"]), "out": request["output"], "ttft": times[0] - started,
+                "e2e": times[-1] - started, "itl": [b - a for a, b in itertools.pairwise(times)], "answered": ended - started,
+                "wall_e2e": wall, "timings": timings,
             })  # fmt: skip
 
     def _stream(self, body: dict[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
@@ -144,26 +145,25 @@ def _client(work: Callable[[], None], failures: list[BaseException]) -> threadin
     return threading.Thread(target=run, daemon=True)
 
 
-def drive(load: Load, requests: list[dict[str, Any]], concurrency: int | None) -> None:
-    """All requests: by so many clients, or each at its arrival on the engine's clock."""
+def drive(load: Load, requests: list[dict[str, Any]], clients: int, apart: float) -> None:
+    """All requests: by so many clients that start ``apart`` each other, or (0) each at its arrival; seconds of the engine's clock."""
     failures: list[BaseException] = []
-    if concurrency is not None:
-        waiting = iter(list(enumerate(requests)))
+    waiting = iter(list(enumerate(requests)))
 
-        def work() -> None:
-            while (one := _next(waiting, load.lock)) is not None and not failures:
-                load.send(*one)
+    def work() -> None:
+        while (one := _next(waiting, load.lock)) is not None and not failures:
+            load.send(*one)
 
-        threads = [_client(work, failures) for _ in range(concurrency)]
-        for thread in threads:
-            thread.start()
+    if clients:
+        starts = [(apart * place, work) for place in range(clients)]
     else:
-        threads, start = [], load.clock.now()
-        for number, request in enumerate(requests):
-            while load.clock.now() - start < request["arrival"]:
-                time.sleep(min(max(request["arrival"] + start - load.clock.now(), 0.0), 0.002))
-            threads.append(_client(lambda n=number, r=request: load.send(n, r), failures))
-            threads[-1].start()
+        starts = [(r["arrival"], lambda n=number, r=r: load.send(n, r)) for number, r in enumerate(requests)]
+    began, threads = load.clock.now(), []
+    for at, job in starts:
+        while (left := began + at - load.clock.now()) > 0:
+            time.sleep(min(left, 0.002))
+        threads.append(_client(job, failures))
+        threads[-1].start()
     for thread in threads:
         thread.join()
     if failures:
@@ -188,9 +188,9 @@ def main() -> None:
     first.send(0, warm)
     load = Load(server.listening_address, Clock(engine_thread()))
     wall, began = time.perf_counter(), load.clock.now()
-    drive(load, plan["requests"], plan.get("concurrency"))
+    drive(load, plan["requests"], plan["args"]["conc"], plan["apart"])
     total = {"duration": load.clock.now() - began, "wall": time.perf_counter() - wall}
-    text = json.dumps({"load": plan["name"], **total, "requests": sorted(load.done, key=lambda r: r["request"])})
+    text = json.dumps({"name": plan["name"], "args": plan["args"], **total, "requests": sorted(load.done, key=lambda r: r["i"])})
     said.result.write_text(text + "\n")
 
 

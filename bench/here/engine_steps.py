@@ -3,8 +3,8 @@
     python engine_steps.py model.gguf steps.csv [--quick]
 
 One row is one ``llama_decode`` of one engine thread; ``composition_seq_new_ctx`` lists sequence:new tokens:tokens before. Times in seconds,
-wall and CPU: where other work runs beside it, only the CPU seconds are the engine's own. Every make-up is run ``REPEATS`` times in each of
-``PASSES`` passes, so that a busy minute does not spoil every repeat of one make-up.
+wall and CPU: where other work runs beside it, only the CPU seconds are the engine's own. Every make-up is run ``REPEATS`` times; the caller
+asks for several such tables, with other work between them, so that one minute's speed is not taken for the machine's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import csv
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 from llama import KV_TYPES, Engine
@@ -22,9 +21,8 @@ from random_model import VOCABULARY
 
 SEQUENCES, LONGEST, STEP = 18, 2048, 512
 MASTER, ASIDE = 16, 17  # sequences that hold the contexts to copy, and nothing
-PASSES, REPEATS = 2, 2
-COLUMNS = ("kv_type", "exp", "kind", "n_seq", "new_tokens", "max_ctx", "composition_seq_new_ctx", "outputs", "wall_s", "cpu_s", "pass",
-           "rep")  # fmt: skip
+REPEATS = 2
+COLUMNS = ("kv_type", "exp", "kind", "n_seq", "new_tokens", "max_ctx", "composition_seq_new_ctx", "outputs", "wall_s", "cpu_s", "rep")
 Parts = list[tuple[int, int, int]]
 """(sequence, new tokens, tokens before) of each sequence of a step."""
 
@@ -81,19 +79,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("table", type=Path)
-    parser.add_argument("--quick", action="store_true", help="every other make-up, one pass")
+    parser.add_argument("--quick", action="store_true", help="every other make-up")
     arguments = parser.parse_args()
     asked = list(compositions())[:: 2 if arguments.quick else 1]
-    with ExitStack() as opened, arguments.table.open("w", newline="", encoding="utf-8") as file:
-        engines = {kv_type: opened.enter_context(_opened(arguments.model, kv_type)) for kv_type in KV_TYPES}
+    with arguments.table.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
-        for number in range(1 if arguments.quick else PASSES):
-            for kv_type, engine in engines.items():
-                print(f"steps: pass {number + 1}, KV {kv_type}, {len(asked)} make-ups", file=sys.stderr, flush=True)
+        for kv_type in KV_TYPES:
+            print(f"steps: KV {kv_type}, {len(asked)} make-ups", file=sys.stderr, flush=True)
+            with _opened(arguments.model, kv_type) as engine:
                 for exp, kind, parts in asked:
-                    writer.writerows({"kv_type": kv_type, "pass": number, **row} for row in measure(engine, exp, kind, parts))
-                file.flush()
+                    writer.writerows({"kv_type": kv_type, **row} for row in measure(engine, exp, kind, parts))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ class Served:
     rate: float | None = None
     shared: int = 0  # tokens that every prompt begins with; 0: nothing is reused
     seed: int = 11
+    apart: float = 0.05  # seconds between the starts of a closed loop's clients
     lengths: tuple[tuple[int, int], ...] = field(init=False)
     arrivals: tuple[float, ...] = field(init=False)
 
@@ -53,7 +54,11 @@ class Served:
         for (prompt, output), arrival in zip(self.lengths, self.arrivals, strict=True):
             own = [rng.randrange(FIRST_WORD, VOCABULARY) for _ in range(prompt - self.shared)]
             sent.append({"prompt": [*common, *own], "output": output, "arrival": arrival})
-        return {"name": self.name, "requests": sent} | ({"concurrency": self.concurrency} if self.concurrency else {})
+        args = {
+            "np": self.slots, "b": self.budget, "ub": self.budget, "ctk": self.kv_type, "rate": self.rate or 0,
+            "conc": self.concurrency or 0,
+        }  # fmt: skip
+        return {"name": self.name, "args": args, "apart": self.apart, "requests": sent}
 
     def arguments(self, model: str) -> list[str]:
         """Arguments of the server, as a plan writes them."""
@@ -69,8 +74,8 @@ LOADS = (
     Served("closed-4-of-4", slots=4, count=16, prompt=(256, 256), output=(32, 32), concurrency=4),
     Served("closed-8-of-4-q8", slots=4, count=24, prompt=(128, 128), output=(48, 48), kv_type="q8_0", concurrency=8),
     Served("closed-8-of-8-q4", slots=8, count=24, prompt=(192, 192), output=(40, 40), kv_type="q4_0", concurrency=8),
-    Served("open-f16", slots=8, count=32, prompt=(32, 384), output=(16, 64), rate=1.0),
-    Served("open-q8-budget-128", slots=8, count=32, prompt=(32, 384), output=(16, 64), kv_type="q8_0", budget=128, rate=0.8),
+    Served("open-f16", slots=8, count=32, prompt=(32, 384), output=(16, 64), rate=0.6),
+    Served("open-q8-budget-128", slots=8, count=32, prompt=(32, 384), output=(16, 64), kv_type="q8_0", budget=128, rate=0.5),
     Served("prefix-reused", slots=1, count=10, prompt=(480, 480), output=(24, 24), concurrency=1, shared=384),
 )
 
@@ -78,7 +83,9 @@ LOADS = (
 def scenario(load: Served, model: str, device: str, trace: str | None) -> dict[str, Any]:
     """The load as a scenario whose ``engine`` block is what it ran with; an open load as the ``trace`` of its own requests."""
     lengths: dict[str, Any] = {} if trace else {"prompt_tokens": load.prompt[0], "output_tokens": load.output[0]}
-    arrivals: dict[str, Any] = {"trace": trace} if trace else {"closed_loop": {"concurrency": load.concurrency}}
+    arrivals: dict[str, Any] = {"trace": trace}
+    if load.concurrency is not None:
+        arrivals = {"closed_loop": {"concurrency": load.concurrency, "ramp": f"{load.concurrency * load.apart} s"}}
     shared: dict[str, Any] = {"shared_prefix_tokens": load.shared, "prefix_cached": True} if load.shared else {}
     return {
         "model": model, "hardware": {"device": device, "memory": "2 GiB"},

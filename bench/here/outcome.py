@@ -30,26 +30,29 @@ COLUMNS = {
 TABLE = ("kv_type", "exp", "kind", "composition", "cpu_s", "repeats")
 
 
-def make_ups(steps: Path) -> list[dict[str, Any]]:
-    """One row for each measured make-up: the least CPU seconds of its repeats, for what disturbs a step only makes it longer."""
-    found: dict[tuple[str, ...], list[float]] = {}
-    with steps.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            key = (row["kv_type"], row["exp"], row["kind"], row["composition_seq_new_ctx"])
-            found.setdefault(key, []).append(float(row["cpu_s"]))
-    return [dict(zip(TABLE, (*key, f"{min(times):.6f}", len(times)), strict=True)) for key, times in found.items()]
+def repeats(steps: Iterable[Path]) -> dict[tuple[str, ...], list[tuple[float, float]]]:
+    """(CPU, wall) seconds of every repeat, over all tables, by make-up: the first fields of ``TABLE``."""
+    found: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+    for table in steps:
+        with table.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                key = (row["kv_type"], row["exp"], row["kind"], row["composition_seq_new_ctx"])
+                found.setdefault(key, []).append((float(row["cpu_s"]), float(row["wall_s"])))
+    return found
 
 
-def noise(steps: Path) -> dict[str, float]:
+def make_ups(steps: Iterable[Path]) -> list[dict[str, Any]]:
+    """One row for each measured make-up with the median CPU seconds of its repeats: a served load meets the usual speed, not the best."""
+    table = repeats(steps).items()
+    return [dict(zip(TABLE, (*key, f"{statistics.median(cpu for cpu, _ in times):.6f}", len(times)), strict=True)) for key, times in table]
+
+
+def noise(steps: Iterable[Path]) -> dict[str, float]:
     """Median over the make-ups of (largest - least) / median of the repeats, and the engine's share of a core: CPU over wall seconds."""
-    ranges: dict[tuple[str, str], list[float]] = {}
-    cpu, wall = 0.0, 0.0
-    with steps.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            ranges.setdefault((row["kv_type"], row["composition_seq_new_ctx"] + row["outputs"]), []).append(float(row["cpu_s"]))
-            cpu, wall = cpu + float(row["cpu_s"]), wall + float(row["wall_s"])
-    spread = statistics.median((max(t) - min(t)) / statistics.median(t) for t in ranges.values())
-    return {"range_of_repeats": round(spread, 4), "share_of_a_core": round(cpu / wall, 3)}
+    found = [np.array(times) for times in repeats(steps).values()]
+    spread = statistics.median(float(np.ptp(times[:, 0]) / np.median(times[:, 0])) for times in found)
+    cpu, wall = np.concatenate(found).sum(axis=0)
+    return {"range_of_repeats": round(spread, 4), "share_of_a_core": round(float(cpu / wall), 3)}
 
 
 def table_halves(rows: list[dict[str, Any]], out: Path, seed: int = 0) -> tuple[Path, Path]:
@@ -94,11 +97,11 @@ def _errors(wrong: Sequence[float]) -> dict[str, float]:
     return {"rows": len(wrong), "median": round(statistics.median(wrong), 4), "worst": round(max(wrong), 4)}
 
 
-def served_errors(served: Mapping[Served, Mapping[str, Any]], out: Path, goodput: Goodput, model: str, device: str) -> dict[str, Any]:
-    """Measured and simulated medians of TTFT, TPOT and e2e of each load (and what its server answered), and the median of their errors."""
+def served_errors(served: Mapping[Served, Path], out: Path, goodput: Goodput, model: str, device: str) -> dict[str, Any]:
+    """Measured and simulated medians of TTFT, TPOT and e2e of each load (and the file of its answers), and the median of their errors."""
     found: dict[str, Any] = {}
     for load, answer in served.items():
-        seen, said = measured_medians(answer["requests"]), _simulated(load, out, goodput, model, device)
+        seen, said = measured_medians(json.loads(answer.read_text())["requests"]), _simulated(load, out, goodput, model, device)
         found[load.name] = {m: {"measured": seen[m], "predicted": said[m], "error": round(said[m] / seen[m] - 1, 4)} for m in seen}
     overall = {m: round(statistics.median(abs(one[m]["error"]) for one in found.values()), 4) for m in ("ttft", "tpot", "e2e")}
     return {"median_error": overall, "loads": found}
@@ -106,7 +109,7 @@ def served_errors(served: Mapping[Served, Mapping[str, Any]], out: Path, goodput
 
 def measured_medians(requests: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Medians over the requests, seconds."""
-    tpot = [(r["e2e"] - r["ttft"]) / (r["output"] - 1) for r in requests]
+    tpot = [(r["e2e"] - r["ttft"]) / (r["out"] - 1) for r in requests]
     values = {"ttft": [r["ttft"] for r in requests], "tpot": tpot, "e2e": [r["e2e"] for r in requests]}
     return {name: round(statistics.median(v), 6) for name, v in values.items()}
 

@@ -65,8 +65,8 @@ class ServedRun:
 
     @property
     def clocked(self) -> bool:
-        """Whether a clock, not the engine, sets the pace of the arrivals."""
-        return bool(self.requests.arrival[0 if self.requests.follows is None else self.requests.follows < 0].max(initial=0.0) > 0)
+        """Whether a clock, not the engine's answers, sets the pace of the arrivals."""
+        return self.requests.follows is None and bool(self.requests.arrival.max(initial=0.0) > 0)
 
     @property
     def together(self) -> float:

@@ -107,10 +107,15 @@ def _exactly_one_kind(drawn: Lengths | Patience) -> None:
 
 
 class ClosedLoop(Description):
-    """``concurrency`` clients, each of which sends its next request ``think`` after the answer to the last one."""
+    """``concurrency`` clients, each of which sends its next request ``think`` after the answer to the last one.
+
+    They start evenly over ``ramp``: with none, all first prompts share a step and equal requests stay in step; a client that starts while
+    another's prompt runs is never in step with it.
+    """
 
     concurrency: Count
     think: Seconds = 0.0
+    ramp: Seconds = 0.0
 
 
 class OnOff(Description):

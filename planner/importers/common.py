@@ -223,7 +223,7 @@ def content_hash(draft: Draft) -> str:
     only where the numbers are rounded (tables, logs) do the settings enter, lest two runs be taken for one.
     """
     try:
-        workload = Workload(**draft.workload).model_dump(mode="json", exclude_none=True, exclude_defaults=True, exclude={"dataset"})
+        workload = Workload(**draft.workload).model_dump(mode="json", exclude_none=True, exclude_defaults=True, exclude={"dataset", "ramp"})
     except ValueError as error:
         raise first_complaint(error) from None
     observations = [

@@ -22,7 +22,7 @@ from planner.importers.stream import Spread
 from planner.records import Arrival
 
 NAME, STAMPS = "request list", "request time stamps"
-_ARGUMENTS = {"np": "max_num_seqs", "ctk": "kv_format", "ub": "n_ubatch", "b": "n_batch"}
+_ARGUMENTS = {"np": "max_num_seqs", "ctk": "kv_format", "ub": "n_ubatch", "b": "max_num_batched_tokens"}
 _STAMPED = frozenset({"input_toks", "output_toks", "first_token_ts", "last_token_ts"})
 _META_BYTES = 1_000_000
 MAX_REQUESTS = 4_000_000
@@ -43,11 +43,12 @@ def drafts(value: Mapping[str, Any], _origin: Origin) -> Iterator[Draft]:
     """One run."""
     draft = Draft(NAME)
     rows = [row for row in value["requests"] if isinstance(row, Mapping) and not row.get("error")]
-    requests = Requests()
+    requests, starts = Requests(), list[float]()
     for row in rows:
         start = required(row, "start") if row.get("start") is not None else required(row, "arr")
         tokens = required(row, "ntok" if "ntok" in row else "out")
         requests.add(required(row, "inp"), tokens, required(row, "ttft"), required(row, "e2e"), start)
+        starts.append(start)
         requests.gaps(row.get("itl"))
     arguments = value.get("args")
     arguments = arguments if isinstance(arguments, Mapping) else {}
@@ -57,6 +58,8 @@ def drafts(value: Mapping[str, Any], _origin: Origin) -> Iterator[Draft]:
         set_fact(draft, target, arguments.get(key))
     limit = int(required(arguments, "conc")) if arguments.get("conc") else None
     set_arrival(draft, None if limit else arguments.get("rate"), limit, "rate")
+    if limit and (first := sorted(starts)[:limit]):
+        draft.workload["ramp"] = first[-1] - first[0]
     if (name := text(value.get("name"))) is not None:
         draft.metadata["name"] = name
     failed = len(value["requests"]) - len(rows)

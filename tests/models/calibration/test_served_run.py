@@ -55,6 +55,16 @@ def run(seed, *, noise=0.0, drawn_anew=True, served_by=None, truth=TRUTH, name="
     return ServedRun(traffic(seed + 100 if drawn_anew else seed, **load), served_by, figures, name, drawn=drawn_anew)
 
 
+def test_arrivals_by_the_clock_set_the_pace_also_from_time_zero():
+    at = np.array([0.0, 0.5, 1.0])
+    lengths = np.full(3, 16), np.full(3, 4)
+    figures = {"ttft mean": 1.0}
+    assert ServedRun(RequestArrays(at, *lengths), engine(), figures, "open").clocked
+    assert not ServedRun(RequestArrays(np.zeros(3), *lengths), engine(), figures, "burst").clocked
+    ramp = RequestArrays(np.array([0.0, 0.5, 0.0]), *lengths, follows=np.array([-1, -1, 0]))
+    assert not ServedRun(ramp, engine(), figures, "closed").clocked
+
+
 LOADS = [{"clients": c, "prompt": p, "output": o} for c in (1, 4, 16) for p, o in ((256, 48), (2048, 32))]
 LOADS += [{"rate": r, "prompt": p, "output": 48} for r, p in ((4.0, 256), (10.0, 512), (6.0, 1024))]
 

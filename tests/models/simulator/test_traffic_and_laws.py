@@ -75,6 +75,17 @@ def test_classes_merge_in_order_of_arrival_and_seeds_repeat():
     assert not np.array_equal(one.arrival, other.arrival)
 
 
+def test_clients_start_over_the_ramp_and_the_first_prompt_runs_alone():
+    """Four clients 10 ms apart, steps of 10 ms + 10 us a token, prompts of 100: 11 ms for one prompt, 14 ms for four at once."""
+    engine = EngineParameters(policy=Policy.CHUNKED, max_num_seqs=4)
+    loops = [{"closed_loop": {"concurrency": 4} | ramp} for ramp in ({"ramp": "40 ms"}, {})]
+    apart, together = (generate({"a": traffic(arrivals=loop, requests=8)}) for loop in loops)
+    assert apart.arrival[:4] == pytest.approx([0.0, 0.01, 0.02, 0.03])
+    assert apart.arrival[4:] == pytest.approx(np.zeros(4))  # the others follow at once
+    assert simulate(apart, engine, MILLI).records["first"][0] == pytest.approx(0.011)
+    assert simulate(together, engine, MILLI).records["first"][0] == pytest.approx(0.014)
+
+
 def test_closed_loop_keeps_its_concurrency_and_little_holds():
     """L = lambda W (section 8.6.1): eight clients without pause keep eight requests in the system."""
     requests = generate({"a": traffic(arrivals={"closed_loop": {"concurrency": 8}}, requests=400)})

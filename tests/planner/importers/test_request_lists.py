@@ -27,6 +27,14 @@ def test_request_list(tmp_path):
     assert (run.setup.engine, run.setup.max_num_seqs, run.setup.kv_format) == ("llama.cpp", 8, "q8_0")
 
 
+def test_clients_of_a_closed_loop_started_over_the_ramp(tmp_path):
+    """Two clients, half a second apart; the third request follows the first one's answer."""
+    rows = [REQUESTS[0] | {"start": start} for start in (3.0, 3.5, 3.9)]
+    run = one(write(tmp_path, "r.json", {"args": {"np": 2, "b": 128, "conc": 2}, "requests": rows}))
+    assert (run.workload.arrival, run.workload.concurrency, run.workload.ramp) == (Arrival.CLOSED, 2, pytest.approx(0.5))
+    assert run.setup.max_num_batched_tokens == 128
+
+
 def test_a_request_that_ends_before_its_first_token_is_refused(tmp_path):
     bad = [REQUESTS[0] | {"e2e": 0.05}]
     assert "shorter than the time to the first token" in import_paths([write(tmp_path, "r.json", {"requests": bad})]).refused[0].reason
