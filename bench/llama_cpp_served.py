@@ -6,11 +6,11 @@ The steps are of another model on the same machine. Their fit, with the work of 
 (wider: smaller matrices, weights that fit into caches). Then
     steps alone    no served run is seen
     other runs     one run is seen, the other two predicted
-    later requests the first third of a run's requests is seen, the rest of that run predicted
-    other requests every third request of a run is seen, the others of that run predicted (they met the same machine on the same minute)
+    later requests the first half of a run's requests is seen, the rest of that run predicted
+    other requests every other request of a run is seen, the others of that run predicted (they met the same machine on the same minute)
 Arrivals and lengths are those that were sent. For each metric: the median's error, and the median error of single requests. Nothing
-that was fitted is predicted. The machine has two virtual cores, which the load generator shares; its speed differs by some 10 % from
-run to run.
+that was fitted is predicted. The machine has two virtual cores, which the load generator shares. How much its speed differs from run to
+run, whatever is fitted, shows in what a request met that had the engine to itself (``alone``): seconds a prompt token, gaps by context.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ TILED = load_engine("llama_cpp").tiled_from("CPU", KvFormat.BF16)
 METRICS = ("ttft", "tpot", "e2e")
 NAMES = (*SINGLE, "short_pair_cost@bf16", "request_s")
 WIDTHS = {"matmul_efficiency": 0.2, "attention_efficiency": 0.4, "short_pair_cost@bf16": 0.4, "bandwidth_efficiency": 0.8}  # others: 0.5
+SETTLED, SLACK_S = 8, 5e-3  # tokens after which the weights are back in the cache; by how much a client's clock blurs who was there
 SHARE = 2  # one request in so many is seen where a run predicts its own rest: half, as the issue asks
 
 
@@ -104,6 +105,30 @@ def figures_of(times: dict[str, np.ndarray], seen: np.ndarray) -> dict[str, floa
     return {f"{m} #{i}": float(times[m][i]) for m in METRICS for i in seen.tolist()}
 
 
+def alone(line: dict[str, Any]) -> dict[str, Any]:
+    """Median milliseconds of what met no other request: of a prompt token, of the client's TTFT beyond the server's own count, and of a gap
+    by its cells of context (in steps of 256, as the engine pads them) once ``SETTLED`` tokens have followed the prompt.
+    """
+    rows = line["requests"]
+    spans = np.array([(r["start"], r["start"] + r["e2e"]) for r in rows])
+    tokens, beyond, gaps = list[float](), list[float](), dict[int, list[float]]()
+
+    def free(row: int, begin: float, end: float) -> bool:
+        others = np.delete(spans, row, axis=0)
+        return not bool(((others[:, 0] < end - SLACK_S) & (others[:, 1] > begin + SLACK_S)).any())
+
+    for number, r in enumerate(rows):
+        times = r["start"] + r["ttft"] + np.cumsum([0.0, *r["itl"]])
+        if free(number, r["start"], times[0]):
+            tokens.append(r["timings"]["prompt_ms"] / r["inp"])
+            beyond.append(r["ttft"] * 1e3 - r["timings"]["prompt_ms"])
+        for place in range(SETTLED, len(r["itl"])):
+            if free(number, times[place], times[place + 1]):
+                gaps.setdefault(-(-(r["inp"] + place + 1) // 256) * 256, []).append(r["itl"][place] * 1e3)
+    measured = {"prompt token": tokens, "client beyond server": beyond} | {f"gap, {cells} cells": gaps[cells] for cells in sorted(gaps)}
+    return {name: {"count": len(values), "ms": round(float(np.median(values)), 3)} for name, values in measured.items() if values}
+
+
 def served_prior(steps: Posterior) -> Prior:
     """What the steps of the other model say, as far as it carries over: matrices are smaller, weights may fit into caches."""
     blank = step_prior(NAMES)
@@ -145,9 +170,11 @@ def main() -> int:
     arguments = parser.parse_args()
     steps = fit_steps(from_phases(phases(arguments.steps)), STEPS_MODEL, step_prior(NAMES[:-1]))
     prior = served_prior(steps)
-    runs = [served(json.loads(line)) for line in arguments.server.read_text().splitlines()]
-    alone = fit_steps(from_steps([]), SERVED_MODEL, prior)
-    report: dict[str, Any] = {"steps alone": summary({r.name: errors(r, t, alone) for r, t in runs})}
+    lines = [json.loads(line) for line in arguments.server.read_text().splitlines()]
+    runs = [served(line) for line in lines]
+    unseen = fit_steps(from_steps([]), SERVED_MODEL, prior)
+    report: dict[str, Any] = {"alone": {line["name"]: alone(line) for line in lines}}
+    report["steps alone"] = summary({r.name: errors(r, t, unseen) for r, t in runs})
     for seen, _ in runs:
         fitted = fit_steps(from_runs([seen]), SERVED_MODEL, prior)
         report[f"other runs, from {seen.name}"] = summary({r.name: errors(r, t, fitted) for r, t in runs if r is not seen})
