@@ -11,6 +11,7 @@ import numpy as np
 
 from models.branches import branched, merged
 from models.describe.scheduler import TurnedAway
+from models.kernels.scheduler_state import GapLog
 from models.kernels.step import causal_pairs, step_seconds
 from models.simulate import simulate
 from models.simulation_types import (
@@ -107,6 +108,7 @@ def _joined(first: SimulationResult, second: SimulationResult, moved: Integers) 
     counters = first.counters | {name: first.counters[name] + second.counters[name] for name in SUMMED}
     counters["gap_max"] = max(first.counters["gap_max"], second.counters["gap_max"])
     return replace(
-        first, counters=counters, gaps=np.concatenate([first.gaps, second.gaps]), histogram=first.histogram + second.histogram,
+        first, counters=counters, gaps=GapLog(*map(np.concatenate, zip(first.gaps, second.gaps, strict=True))),
+        histogram=first.histogram + second.histogram,
         rows=np.concatenate([first.rows, lines]), elsewhere=second,
     )  # fmt: skip

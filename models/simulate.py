@@ -190,7 +190,7 @@ def simulate(
     results["scheduled"] = results["first"] = results["last"] = results["arrival"] = -1.0
     follows, follower = _followers(requests)
     cancel = np.zeros(0) if requests.cancel is None else requests.cancel
-    log = _logs(requests, timeline=timeline)
+    gaps, histogram, samples, rows = _logs(requests, timeline=timeline)
     no_path = np.zeros(count + 1 if engine.cache != Cache.OFF else 1, np.int64)
     world = memory.World(
         state, settings, _models(prefill, decode),
@@ -200,12 +200,13 @@ def simulate(
         follows, follower, requests.arrival, cancel, np.argsort(cancel, kind="stable"),
         tree.path_start if len(tree.parent) else no_path, tree.paths, nodes, links, results,
         *_slots(engine), np.zeros(count, np.int32), np.zeros(engine.max_num_seqs + 1, np.int64),
-        np.zeros(count if len(follows) else 1, memory.PENDING_ARRIVAL), np.zeros(4 * engine.max_num_seqs + 64, memory.STACK), *log,
+        np.zeros(count if len(follows) else 1, memory.PENDING_ARRIVAL), np.zeros(4 * engine.max_num_seqs + 64, memory.STACK),
+        gaps, histogram, samples, rows,
     )  # fmt: skip
     run_scheduler(world)
     if state["stuck"][0]:
         raise SolverError("the simulated scheduler cannot place a request that should fit", path="simulate", value=int(state["done"][0]))
-    return _result(requests, engine, deadlines, state, results, log)
+    return _result(requests, engine, deadlines, world)
 
 
 def _models(prefill: StepModel, decode: StepModel | None) -> Records:
@@ -244,31 +245,24 @@ def _slots(engine: EngineParameters) -> tuple[Records, Integers, Integers, Integ
     )
 
 
-def _logs(requests: RequestArrays, *, timeline: bool) -> tuple[Records, Integers, Records, Records]:
-    gaps = np.empty(min(GAP_LOG, int(requests.output.sum()) + 1), memory.GAP)  # an entry holds at least one gap
+def _logs(requests: RequestArrays, *, timeline: bool) -> tuple[memory.GapLog, Integers, Records, Records]:
+    gaps = memory.GapLog.empty(min(GAP_LOG, int(requests.output.sum()) + 1))  # an entry holds at least one gap
     bins = memory.HISTOGRAM_OCTAVES << memory.HISTOGRAM_BITS
     histogram = np.frombuffer(mmap(-1, bins * 8), np.int64)  # pages that only long runs touch; allocated, a short run would spend on zeros
     return gaps, histogram, np.zeros(SAMPLES, memory.SAMPLE), np.empty(TIMELINE_ROWS if timeline else 0, memory.ROW)
 
 
-def _result(
-    requests: RequestArrays,
-    engine: EngineParameters,
-    deadlines: Deadlines | None,
-    state: Records,
-    results: Records,
-    log: tuple[Records, Integers, Records, Records],
-) -> SimulationResult:
+def _result(requests: RequestArrays, engine: EngineParameters, deadlines: Deadlines | None, world: memory.World) -> SimulationResult:
     names = (
         "time", "iterations", "rounds", "busy_s",
         "peak_blocks", "evicted", "lookups_tokens", "hit_tokens", "preemptions", "recomputed", "prefilled",
         "gap_total", "gap_count", "gap_max", "good", "finished", "gaps_binned",
     )  # fmt: skip
-    gaps, histogram, samples, rows = log
-    cut = len(rows) > 0 and state["rows_recorded"][0] == len(rows)
-    warnings = (f"the timeline shows the first {len(rows):,} rows only; every figure is of the whole run",) if cut else ()
+    state, rows = world.state[0], len(world.timeline)
+    cut = rows > 0 and state["rows_recorded"] == rows
+    warnings = (f"the timeline shows the first {rows:,} rows only; every figure is of the whole run",) if cut else ()
     return SimulationResult(
-        records=results, requests=requests, engine=engine, deadlines=deadlines, counters={name: float(state[name][0]) for name in names},
-        gaps=gaps[: state["gap_entries"][0]], histogram=histogram, samples=samples[: state["samples"][0]],
-        rows=rows[: state["rows_recorded"][0]], stopped_early=bool(state["stopped"][0]), warnings=warnings,
+        records=world.results, requests=requests, engine=engine, deadlines=deadlines, counters={name: float(state[name]) for name in names},
+        gaps=world.gaps.first(state["gap_entries"]), histogram=world.histogram, samples=world.samples[: state["samples"]],
+        rows=world.timeline[: state["rows_recorded"]], stopped_early=bool(state["stopped"]), warnings=warnings,
     )  # fmt: skip

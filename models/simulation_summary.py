@@ -93,7 +93,7 @@ def spread(values: Floats) -> Spread:
 
 def gap_spread(result: SimulationResult) -> tuple[Spread, float]:
     """All gaps of all requests, and the relative resolution of their percentiles (0: exact)."""
-    from models.kernels.statistics import gap_ranks  # noqa: PLC0415  compiled code loads only where something is simulated
+    from models.kernels.gap_ranks import gap_ranks  # noqa: PLC0415  compiled code loads only where something is simulated
 
     counters, count = result.counters, int(result.counters["gap_count"])
     if count == 0:
@@ -101,7 +101,7 @@ def gap_spread(result: SimulationResult) -> tuple[Spread, float]:
     ranks = [nearest_rank(count, percent) for percent in PERCENTS]
     mean, longest = counters["gap_total"] / count, counters["gap_max"]
     if not counters["gaps_binned"]:
-        p50, p90, p95, p99 = gap_ranks(result.gaps, ranks)
+        p50, p90, p95, p99 = gap_ranks(result.gaps, ranks, count, longest)
         return Spread(count, mean, p50, p90, p95, p99, longest), 0.0
     from models.kernels.scheduler_events import fold_log  # noqa: PLC0415
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from models.describe.scheduler import TurnedAway
 from models.errors import ContradictionError, InputError, NotCoveredError
+from models.kernels.scheduler_state import GapLog
 from models.kernels.step import StepModel
 
 Floats = npt.NDArray[np.float64]
@@ -288,7 +289,7 @@ class SimulationResult:
     engine: EngineParameters
     deadlines: Deadlines | None
     counters: dict[str, float]
-    gaps: Records
+    gaps: GapLog
     histogram: Integers
     samples: Records
     rows: Records

@@ -1,6 +1,6 @@
 """Containers of the scheduler kernel: who finishes next, who arrives next, and every gap between outputs.
 
-Gaps. All decoders of an iteration see the same gap, so a run of iterations is one entry (start, slope, count, weight): gap i
+Gaps. All decoders of an iteration see the same gap, so a run of iterations is one entry (start, slope, length, weight): gap i
 is start + i slope, seen by ``weight`` requests. Exact while the log has room; beyond it entries fold into a histogram with bins of
 relative width 2^-14 (mean, maximum and count stay exact).
 Longest gap of a request. ``stack`` holds suffix maxima, one entry for each span of rounds without a join: the maximum since
@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from models.kernels.jit import compiled, part, rare
-from models.kernels.scheduler_state import HISTOGRAM_BITS, HISTOGRAM_LOW, NEVER, ORDER_BITS, Table, World
+from models.kernels.scheduler_state import HISTOGRAM_BITS, HISTOGRAM_LOW, NEVER, ORDER_BITS, GapLog, Table, World
 
 
 @part
@@ -169,18 +169,17 @@ def gap_bin(gap: float, bins: int) -> int:
 
 
 @rare
-def fold_entries(gaps: Table, histogram: Table) -> None:
+def fold_entries(log: GapLog, histogram: Table) -> None:
     """Add every gap of the entries to the histogram."""
-    for place in range(gaps.shape[0]):
-        entry = gaps[place]
-        for i in range(entry.count):
-            histogram[gap_bin(entry.start + i * entry.slope, histogram.shape[0])] += entry.weight
+    for place in range(log.start.shape[0]):
+        for i in range(log.length[place]):
+            histogram[gap_bin(log.start[place] + i * log.slope[place], histogram.shape[0])] += log.weight[place]
 
 
 @compiled
-def fold_log(gaps: Table, histogram: Table) -> None:
+def fold_log(log: GapLog, histogram: Table) -> None:
     """``fold_entries`` for what is left in the log at the end."""
-    fold_entries(gaps, histogram)
+    fold_entries(log, histogram)
 
 
 @rare
@@ -195,11 +194,11 @@ def fold_gaps(w: World) -> None:
 @part
 def log_gaps(w: World, start: float, slope: float, count: int, weight: int) -> None:
     """``weight`` requests saw the gaps start, start + slope, … (``count`` of them)."""
-    state = w.state[0]
-    if state.gap_entries == w.gaps.shape[0]:
+    state, log = w.state[0], w.gaps
+    if state.gap_entries == log.start.shape[0]:
         fold_gaps(w)
-    entry = w.gaps[state.gap_entries]
-    entry.start, entry.slope, entry.count, entry.weight = start, slope, count, weight
+    place = state.gap_entries
+    log.start[place], log.slope[place], log.length[place], log.weight[place] = start, slope, count, weight
     state.gap_entries += 1
     total = count * start + slope * (0.5 * count * (count - 1.0))
     state.gap_total += weight * total

@@ -119,7 +119,6 @@ HEAP = np.dtype([("order", "i8"), ("slot", "i8")], align=True)
 ORDER_BITS = 32  # of ``order``: last round above, number of the admission below
 PENDING_ARRIVAL = np.dtype([("time", "f8"), ("request", "i8")], align=True)
 STACK = np.dtype([("round", "i8"), ("gap", "f8")], align=True)
-GAP = np.dtype([("start", "f8"), ("slope", "f8"), ("count", "i4"), ("weight", "i4")], align=True)
 LINK = np.dtype([("previous", "i4"), ("next", "i4"), ("blocks", "i4")], align=True)
 NODE = np.dtype(
     [
@@ -171,6 +170,25 @@ Row: TypeAlias = Any  # one record of the arrays below: fields by name, in compi
 Table: TypeAlias = npt.NDArray[Any]
 
 
+class GapLog(NamedTuple):
+    """Gaps between outputs: entry e stands for start + i slope, i < length, each seen by ``weight`` requests."""
+
+    start: Table  # s, f8
+    slope: Table  # s, f8, never negative
+    length: Table  # i4
+    weight: Table  # i4
+
+    @classmethod
+    def empty(cls, size: int) -> GapLog:
+        """Room for so many entries, in one block, which an allocator sooner keeps for the next run than four."""
+        start, slope, numbers = np.empty((3, size))
+        return cls(start, slope, *numbers.view(np.int32).reshape(2, size))
+
+    def first(self, entries: int) -> GapLog:
+        """The first entries alone."""
+        return GapLog(*(column[:entries] for column in self))
+
+
 class World(NamedTuple):
     """Everything a simulation reads and writes, so that kernels need one argument. One entry for each request where not said."""
 
@@ -207,7 +225,7 @@ class World(NamedTuple):
     resume: Table  # preempted requests, a stack
     pending: Table  # PENDING_ARRIVAL, a heap
     stack: Table  # STACK
-    gaps: Table  # GAP
+    gaps: GapLog
     histogram: Table
     samples: Table  # SAMPLE
     timeline: Table  # ROW
