@@ -141,7 +141,7 @@ class ArrivalProcess(Description):
     burst: bool = False
     poisson: PerSecond | None = None
     gamma: PerSecond | None = None
-    burstiness: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    burstiness: Annotated[float, Field(ge=1e-3, le=1e6)] = 1.0  # below: gaps vanish, one burst
     even: PerSecond | None = None
     closed_loop: ClosedLoop | None = None
     on_off: OnOff | None = None

@@ -49,7 +49,7 @@ class Arrivals(Description):
     burst: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] | None = None
     rate: PerSecond | None = None
     gamma: PerSecond | None = None
-    burstiness: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    burstiness: Annotated[float, Field(ge=1e-3, le=1e6)] | None = None  # below: one burst
     even: PerSecond | None = None
     closed_loop: ClosedLoop | None = None
     on_off: OnOff | None = None

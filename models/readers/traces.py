@@ -192,7 +192,7 @@ def read_mooncake(path: Path) -> Trace:
         ids = row.get("hash_ids", [])
         if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
             raise FileFormatError("'hash_ids' must be a list of integers", path=f"{path}:{line}", value=ids)
-        hashes.append(ids[: prompt[-1] // MOONCAKE_BLOCK])
+        hashes.append(_full_blocks(ids, prompt[-1], MOONCAKE_BLOCK, "hash_ids", f"{path}:{line}"))
     coarse = len(np.unique(arrival)) < len(arrival) / 4
     warnings = ("arrivals share coarse time ticks: their burstiness is an artefact of the recording",) if coarse else ()
     return _trace(path, arrival, prompt, output, prefixes=prefix_tree(hashes, MOONCAKE_BLOCK), warnings=warnings)
@@ -230,8 +230,21 @@ def read_requests_jsonl(path: Path) -> Trace:
 def _workload(path: Path, rows: list[tuple[int, Mapping[str, Any]]]) -> Trace:
     prompt, output = ([_tokens(row, name, path, line) for line, row in rows] for name in ("input_toks", "output_toks"))
     arrival = [_number(row, "arrival_time_ns", path, line) / 1e9 for line, row in rows]
-    ids = [list(row.get("block_ids_16") or [])[: int(row["input_toks"]) // 16] for _, row in rows]
+    ids = [
+        _full_blocks(list(row.get("block_ids_16") or []), tokens, 16, "block_ids_16", f"{path}:{line}")
+        for (line, row), tokens in zip(rows, prompt, strict=True)
+    ]
     return _trace(path, arrival, prompt, output, prefixes=prefix_tree(ids, 16) if any(ids) else None)
+
+
+def _full_blocks(ids: list[int], tokens: int, block: int, name: str, where: str) -> list[int]:
+    """Blocks that the prompt fills; the last one may be begun, more than that is another trace's."""
+    if len(ids) > -(-tokens // block):
+        raise FileFormatError(
+            f"'{name}' covers {len(ids)} blocks of {block} tokens, more than the prompt", path=where, value=tokens,
+            way_out="check the block size and the prompt length of the trace",
+        )  # fmt: skip
+    return ids[: tokens // block]
 
 
 def _failed(row: Mapping[str, Any]) -> bool:

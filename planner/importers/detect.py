@@ -77,6 +77,8 @@ def layout_of(head: bytes, columns: Mapping[str, str] | None) -> Layout:
     if b"\x00" in head:
         return Layout.BINARY
     text = head.decode("utf-8", "replace").lstrip("\ufeff").lstrip()
+    if _mostly_objects(text):
+        return Layout.LINES
     if text[:1] in {"{", "["} and not re.match(r"\[\d{4}-\d\d-\d\d|\[\d+\] ", text):
         return Layout.LINES if _one_a_line(text) else Layout.DOCUMENT
     if is_yaml_report(text):
@@ -117,6 +119,13 @@ def _one_a_line(text: str) -> bool:
     except RecursionError:
         return True
     return True
+
+
+def _mostly_objects(text: str) -> bool:
+    """Objects one a line behind a first line that is none: a banner, a comment."""
+    lines = [line for line in text.splitlines()[:50] if line.strip()]
+    objects = [line for line in lines if line.startswith("{") and line.rstrip().endswith("}")]
+    return len(objects) > len(lines) / 2
 
 
 def format_of(value: Any) -> JsonFormat | None:

@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from models.errors import FileFormatError
+from models.errors import FileFormatError, InputError
+from planner.plan import plan
 from planner.scenario_file import parse_raw
 
 _BOMB = "a: &a [x, x]\n" + "".join(f"{chr(98 + i)}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(97 + i)}, *{chr(97 + i)}]\n" for i in range(20))
@@ -45,3 +46,14 @@ def test_on_and_off_are_words_as_keys():
     """YAML 1.1 would read them as true and false."""
     found = parse_raw("arrivals: {on_off: {rate: 2 /s, on: 5 s, off: 1 s}}")
     assert found["arrivals"]["on_off"] == {"rate": "2 /s", "on": "5 s", "off": "1 s"}
+
+
+@pytest.mark.parametrize(("path", "value"), [("max_num_seqs", True), ("tensor_parallel", True), ("draft_tokens", 1.0), ("max_num_seqs", "8")])
+def test_a_count_is_a_whole_number_and_nothing_that_looks_like_one(path, value):
+    scenario = {
+        "model": "Qwen/Qwen3-8B", "hardware": {"device": "h100-sxm-80"}, "engine": {"name": "vllm"},
+        "workload": {"chat": {"prompt_tokens": 512, "output_tokens": 16, "arrivals": {"burst": 4}, "slo": {"e2e": "9 s"}}},
+        "candidates": {"A": {"max_num_seqs": 4} | {path: value}},
+    }  # fmt: skip
+    with pytest.raises(InputError, match=rf"candidates\.A\.{path}: input should be a valid integer"):
+        plan(scenario)

@@ -49,6 +49,15 @@ def test_mooncake_hash_ids_become_shared_segments(tmp_path):
     assert [tree.paths[a:b].tolist() for a, b in zip(tree.path_start, tree.path_start[1:], strict=False)] == [[0, 1], [0, 1], [0]]
 
 
+@pytest.mark.parametrize(("row", "words"), [
+    ('{"timestamp": 0, "input_length": 1024, "output_length": 5, "hash_ids": [0, 1, 2]}', "'hash_ids' covers 3 blocks of 512 tokens"),
+    ('{"arrival_time_ns": 0, "input_toks": 32, "output_toks": 5, "block_ids_16": [0, 1, 2]}', "'block_ids_16' covers 3 blocks of 16"),
+])  # fmt: skip
+def test_blocks_beyond_the_prompt_belong_to_another_trace(tmp_path, row, words):
+    with pytest.raises(FileFormatError, match=words):
+        read_trace(write(tmp_path, "blocks.jsonl", row + "\n"))
+
+
 def test_measured_run_puts_both_clocks_on_the_arrival(tmp_path):
     names = ("input_toks", "output_toks", "arrival_time", "queued_ts", "first_token_ts", "last_token_ts")
     values = ((10, 3, 1000.0, 50.5, 51.0, 52.0), (20, 4, 1001.0, 51.2, 52.0, 53.0))

@@ -170,8 +170,9 @@ def test_a_hopeless_trial_stops_early():
 
 
 @pytest.mark.parametrize(
-    "bad", [{"poisson": "0 /s"}, {}, {"poisson": "1 /s", "even": "1 /s"}, {"poisson": 3}, {"even": "1 /s", "burstiness": 2.0}]
-)
+    "bad", [{"poisson": "0 /s"}, {}, {"poisson": "1 /s", "even": "1 /s"}, {"poisson": 3}, {"even": "1 /s", "burstiness": 2.0},
+            {"gamma": "1 /s", "burstiness": 1e-6}],  # gaps below the smallest number: all at once, whatever the rate
+)  # fmt: skip
 def test_arrivals_that_mean_nothing_are_refused(bad):
     with pytest.raises(InputError):
         traffic(arrivals=bad)

@@ -53,6 +53,21 @@ def test_one_broken_line_does_not_hide_the_others(tmp_path):
     assert [found.line for found in report.refused] == [2]
 
 
+@pytest.mark.parametrize("at", [0, 2, 5])
+@pytest.mark.parametrize(("bad", "words"), [
+    ("# measured on Friday", "not valid JSON"), ("[1, 2, 3]", "no known result format"), ("12", "no known result format"),
+    (json.dumps(PLAIN | {"mean_ttft_ms": float("nan")}), "not finite"), (json.dumps(PLAIN | {"mean_tpot_ms": -1}), "negative"),
+    (json.dumps(PLAIN | {"completed": 0}), "nothing was measured"), (json.dumps(PLAIN | {"max_num_seqs": True}), "not a number"),
+])  # fmt: skip
+def test_one_bad_line_costs_itself_alone(tmp_path, at, bad, words):
+    lines = [json.dumps(PLAIN | {"duration": 2.0 + n}) for n in range(5)]
+    lines.insert(at, bad)
+    report = import_paths([write(tmp_path, "\n".join(lines) + "\n\n", "a.jsonl")])
+    assert [run.source.line for run in report.imported] == [n + 1 for n in range(6) if n != at]
+    assert [found.line for found in report.refused] == [at + 1]
+    assert words in report.refused[0].reason
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), -1.0, "fast", True, {}, [1.0]])
 @pytest.mark.parametrize("key", ["mean_ttft_ms", "p99_itl_ms", "duration", "output_throughput"])
 def test_what_cannot_be_a_measurement(tmp_path, key, value):
