@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,12 +46,13 @@ def write_json(what: BaseModel | dict[str, Any] | list[Any]) -> None:
     """Print JSON as UTF-8 and nothing else."""
     import json
 
-    text = json.dumps(what, indent=2, ensure_ascii=False) if isinstance(what, dict | list) else what.model_dump_json(indent=2)
+    made = json.JSONEncoder(indent=2, ensure_ascii=False)
+    pieces = made.iterencode(what) if isinstance(what, dict | list) else iter([what.model_dump_json(indent=2)])
     stream = getattr(sys.stdout, "buffer", None)
     if stream is None:
-        sys.stdout.write(text + "\n")
+        sys.stdout.writelines(chain(pieces, "\n"))
         return
-    stream.write(text.encode() + b"\n")
+    stream.writelines(piece.encode() for piece in chain(pieces, "\n"))
 
 
 @contextmanager

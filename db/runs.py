@@ -15,7 +15,7 @@ from db.connect import one_writer, reading, writing
 from db.rows import run_of, run_values
 from db.tables import RunRow
 from models.errors import NotStoredError
-from planner.ports import RunFilter, StoredRun
+from planner.ports import Appended, RunFilter, StoredRun
 from planner.records import RunRecord
 
 _BATCH = 200
@@ -28,14 +28,15 @@ class SqlRuns:
 
     engine: Engine
 
-    def append(self, runs: Iterable[RunRecord]) -> tuple[StoredRun, ...]:
-        """All or none, in one transaction; a known content is skipped and not returned. Streams its input in batches."""
-        added_at, stored, waiting = now(), [], iter(runs)
+    def append(self, runs: Iterable[RunRecord]) -> Appended:
+        """All or none, in one transaction; a known content is skipped. Streams its input in batches and keeps none of it."""
+        added_at, waiting = now(), iter(runs)
+        ids: list[int | None] = []
         with writing(self.engine) as session:
             one_writer(session, RunRow)
             while batch := list(islice(waiting, _BATCH)):
-                stored += _insert(session, batch, added_at)
-        return tuple(stored)
+                ids += _insert(session, batch, added_at)
+        return Appended(added_at, tuple(ids))
 
     def get(self, run_id: int) -> StoredRun:
         with reading(self.engine) as session:
@@ -62,13 +63,13 @@ class SqlRuns:
                 yield run_of(row)
 
 
-def _insert(session: Session, batch: list[RunRecord], added_at: str) -> list[StoredRun]:
+def _insert(session: Session, batch: list[RunRecord], added_at: str) -> list[int | None]:
     """The database decides what is new; within a batch the first of equal contents counts."""
     by_hash: dict[str, RunRecord] = {}
     for record in batch:
         by_hash.setdefault(record.content_hash, record)
     values = [run_values(record, added_at) for record in by_hash.values()]
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    statement = insert(RunRow).values(values).on_conflict_do_nothing(index_elements=["content_hash"])
-    new = {row.content_hash: row.id for row in session.execute(statement.returning(RunRow.id, RunRow.content_hash))}
-    return [StoredRun(id=new[digest], added_at=added_at, record=record) for digest, record in by_hash.items() if digest in new]
+    statement = insert(RunRow).on_conflict_do_nothing(index_elements=["content_hash"]).returning(RunRow.id, RunRow.content_hash)
+    new = {row.content_hash: row.id for row in session.execute(statement, values)}
+    return [new.pop(record.content_hash, None) for record in batch]

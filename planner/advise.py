@@ -82,7 +82,8 @@ def advise(raw: Mapping[str, Any], options: Options | None = None) -> Advice:
     return Advice(
         calibration=answer.calibration, first=weighed.options[0].label, second=None if alone else weighed.options[order.rival].label,
         order_probability=1.0 if order.probability is None else order.probability, decided=order.decided,
-        probability_best=weighed.chances, perfect_gain=order.gain, runs=() if alone else _runs(weighed), basis=weighed.believed.basis,
+        probability_best=weighed.chances, perfect_gain=max(order.gain, 0.0), runs=() if alone else _runs(weighed),
+        basis=weighed.believed.basis,
     )  # fmt: skip
 
 
@@ -135,7 +136,8 @@ def _load(case: Case, label: str, configuration: Configuration) -> tuple[str, ..
     model = case.scenario.model if same else case.weights[configuration.weight_format].name
     known = ["--device", case.device.id, "--model", model, "--engine", case.engine.name, "--tp", str(configuration.tensor_parallel)]
     known += ["--kv-format", configuration.kv_format.value, "--cuda-graphs", str(configuration.cuda_graphs).lower()]
-    known += ["--max-num-seqs", str(clients)]
+    known += ["--max-num-seqs", str(clients), "--max-num-batched-tokens", str(configuration.max_num_batched_tokens)]
+    known += ["--engine-version", case.engine.version] if case.scenario.engine.version else []
     if case.engine.name == "llama_cpp":
         bench = ["llama-bench", "-m", model, "-p", str(r.prompt_tokens), "-n", str(r.output_tokens), "-d", f"0,{r.prompt_tokens}"]
         kept = f"{shlex.join([*bench, '-o', 'jsonl'])} > {shlex.quote(name)}.jsonl"

@@ -1,5 +1,8 @@
 """The use case: result files into the run store, in one transaction, with what is missing, refused, known already or drifted.
 
+However many runs there are, none is held in memory: they lie in a spool until the store takes them, and of what is only to be named
+the first are kept, the others counted.
+
 A run that lacks a fact, or names a device, engine or model that nobody knows, is not stored: runs are append-only and recognised by what
 was measured, so a second import with the missing option could not complete it.
 """
@@ -7,36 +10,72 @@ was measured, so a second import with the missing option could not complete it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
 
 from models.catalog.devices import load_device
 from models.catalog.engines import canonical_name
 from models.errors import GoodputError
 from models.readers.load import load_architecture
-from planner.importers import asks_of, iterate_import
-from planner.ports import CalibrationStore, RunStore, StoredRun
+from planner.importers import Asks, iterate_import
+from planner.ports import Appended, CalibrationStore, RunStore
 from planner.recalibrate import Drifted, drift_of
 from planner.records import Ask, Duplicate, Refusal, RunRecord
 from planner.run_groups import Keys
+from planner.run_spool import RunSpool, StoredRuns
 
 _MOST_CHECKED = 2000
 """Runs of one import that are held against stored calibrations."""
 _ASKED_AT_ONCE = 200
+_MOST_NAMED = 10_000
+"""Of each kind of thing that an import names."""
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Tally(Generic[T]):
+    """Counts everything and keeps the first to be named."""
+
+    count: int = 0
+    named: list[T] = field(default_factory=list)
+
+    def add(self, one: T) -> None:
+        """Count one more."""
+        self.count += 1
+        if len(self.named) < _MOST_NAMED:
+            self.named.append(one)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.named)
+
+
+class Incomplete(NamedTuple):
+    """A run that lacks facts."""
+
+    file: str
+    line: int | None
+    missing: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import did."""
+    """What an import did. ``warned``: what to mind of a stored run, by its identity."""
 
-    stored: tuple[StoredRun, ...]
-    incomplete: tuple[RunRecord, ...]
-    refused: tuple[Refusal, ...]
-    ignored: tuple[Refusal, ...]
-    duplicates: tuple[Duplicate, ...]
+    stored: StoredRuns
+    incomplete: Tally[Incomplete]
+    refused: Tally[Refusal]
+    ignored: Tally[Refusal]
+    duplicates: Tally[Duplicate]
     asks: tuple[Ask, ...]
     drifted: tuple[Drifted, ...]
+    warned: tuple[tuple[int, str], ...]
 
 
 def import_runs(
@@ -46,14 +85,17 @@ def import_runs(
     """Read ``paths`` and store every complete run, all or none; the store is locked only while it writes."""
     known = checked_facts(known or {})
     seen = _Seen()
-    complete = list(seen.complete(_marked(iterate_import(paths, known=known, columns=columns), runs)))
-    stored = runs.append(complete) if complete else ()
-    added = {run.record.content_hash for run in stored}
-    seen.duplicates += [_duplicate(run) for run in complete if run.content_hash not in added]  # another import was faster
-    drifted = drift_of(stored[:_MOST_CHECKED], calibrations.newest()) if stored else ()
+    for event in _marked(iterate_import(paths, known=known, columns=columns), runs):
+        seen.take(event)
+    stored = StoredRuns(seen.complete, runs.append(seen.complete) if len(seen.complete) else Appended("", ()))
+    for run in stored.left:  # another import was faster
+        seen.duplicates.add(_duplicate(run))
+    checked = tuple(islice(stored, _MOST_CHECKED))
+    ids = stored.appended.ids
     return Imported(
-        stored, tuple(seen.incomplete), tuple(r for r in seen.refused if not r.ignored), tuple(r for r in seen.refused if r.ignored),
-        tuple(seen.duplicates), asks_of(seen.incomplete), drifted,
+        stored, seen.incomplete, seen.refused, seen.ignored, seen.duplicates, seen.asks.listed,
+        drift_of(checked, calibrations.newest()) if checked else (),
+        tuple((number, warning) for at, warning in seen.warned if (number := ids[at]) is not None),
     )  # fmt: skip
 
 
@@ -89,27 +131,33 @@ def _duplicate(run: RunRecord) -> Duplicate:
 
 
 class _Seen:
-    """Events of an import, the complete runs passed on one at a time."""
+    """Events of an import, sorted."""
 
     def __init__(self) -> None:
-        self.incomplete: list[RunRecord] = []
-        self.refused: list[Refusal] = []
-        self.duplicates: list[Duplicate] = []
-        self.keys = Keys()
+        self.complete = RunSpool()
+        self.incomplete: Tally[Incomplete] = Tally()
+        self.refused: Tally[Refusal] = Tally()
+        self.ignored: Tally[Refusal] = Tally()
+        self.duplicates: Tally[Duplicate] = Tally()
+        self.warned: Tally[tuple[int, str]] = Tally()  # by place in the spool
+        self.asks = Asks()
+        self._keys = Keys()
 
-    def complete(self, events: Iterable[RunRecord | Refusal | Duplicate]) -> Iterator[RunRecord]:
-        for event in events:
-            if isinstance(event, Refusal):
-                self.refused.append(event)
-            elif isinstance(event, Duplicate):
-                self.duplicates.append(event)
-            elif event.missing:
-                self.incomplete.append(event)
-            elif (problem := _unknown(event, self.keys)) is not None:
-                source = event.source
-                self.refused.append(Refusal(file=source.file, line=source.line, where=source.where, reason=problem))
-            else:
-                yield event
+    def take(self, event: RunRecord | Refusal | Duplicate) -> None:
+        if isinstance(event, Refusal):
+            (self.ignored if event.ignored else self.refused).add(event)
+        elif isinstance(event, Duplicate):
+            self.duplicates.add(event)
+        elif event.missing:
+            self.asks.add(event)
+            self.incomplete.add(Incomplete(event.source.file, event.source.line, event.missing))
+        elif (problem := _unknown(event, self._keys)) is not None:
+            source = event.source
+            self.refused.add(Refusal(file=source.file, line=source.line, where=source.where, reason=problem))
+        else:
+            for warning in event.warnings:
+                self.warned.add((len(self.complete), warning))
+            self.complete.add(event)
 
 
 def _unknown(run: RunRecord, keys: Keys) -> str | None:

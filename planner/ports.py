@@ -22,6 +22,14 @@ class StoredRun:
 
 
 @dataclass(frozen=True)
+class Appended:
+    """What an append did: for each of its runs in turn the new identity, or None where the content was known."""
+
+    added_at: str
+    ids: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
 class RunFilter:
     """Which runs to list; ``None`` means any. Names compare exactly."""
 
@@ -71,8 +79,8 @@ class StoredPlan:
 class RunStore(Protocol):
     """Measured runs, append-only."""
 
-    def append(self, runs: Iterable[RunRecord]) -> tuple[StoredRun, ...]:
-        """Store all of ``runs`` or none (one transaction); a known ``content_hash`` is skipped and not returned."""
+    def append(self, runs: Iterable[RunRecord]) -> Appended:
+        """Store all of ``runs`` or none (one transaction); a known ``content_hash`` is skipped."""
         ...
 
     def get(self, run_id: int) -> StoredRun:

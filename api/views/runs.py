@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
 from rich.text import Text
@@ -12,6 +12,7 @@ from planner.import_runs import Imported
 from planner.ports import StoredRun
 from planner.recalibrate import Drifted
 from planner.records import Duplicate, Refusal
+from planner.run_spool import StoredRuns
 
 _SHOWN = 20
 
@@ -61,12 +62,28 @@ def drift_words(found: Drifted) -> str:
     )
 
 
+class _Rows(list[dict[str, Any]]):
+    """Rows that are made while JSON is written from them: a million at once would not fit."""
+
+    def __init__(self, runs: StoredRuns) -> None:
+        super().__init__()
+        self._runs = runs
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(run_row, self._runs)
+
+
 def import_document(found: Imported) -> dict[str, Any]:
-    """What an import did, as JSON."""
+    """What an import did, as JSON; ``counts`` also of those beyond the ones that are named."""
+    counted: dict[str, Sized] = {"stored": found.stored, "incomplete": found.incomplete, "refused": found.refused, "ignored": found.ignored,
+               "duplicates": found.duplicates}  # fmt: skip
     return {
-        "stored": [run_row(run) for run in found.stored],
+        "counts": {name: len(some) for name, some in counted.items()}, "stored": _Rows(found.stored),
         "missing": [ask.model_dump() for ask in found.asks],
-        "incomplete": [{"file": r.source.file, "line": r.source.line, "missing": list(r.missing)} for r in found.incomplete],
+        "incomplete": [{"file": one.file, "line": one.line, "missing": list(one.missing)} for one in found.incomplete],
         "refused": [r.model_dump() for r in found.refused], "ignored": [r.model_dump() for r in found.ignored],
         "duplicates": [d.model_dump() for d in found.duplicates], "drift": [drift_document(d) for d in found.drifted],
     }  # fmt: skip
@@ -84,8 +101,7 @@ def import_view(found: Imported) -> list[Any]:
     shown += _listed("Refused", _grouped([(_place(r), r.reason) for r in found.refused]))
     seen = [(_place(d), "stored already" if d.first_seen == "stored" else f"first seen in {d.first_seen}") for d in found.duplicates]
     shown += _listed("Known already", _grouped(seen))
-    warned = [f"run {run.id}: {warning}" for run in found.stored for warning in run.record.warnings]
-    shown += _listed("Mind", warned)
+    shown += _listed("Mind", [f"run {number}: {warning}" for number, warning in found.warned])
     return shown + _listed("Against stored calibrations", [drift_words(d) for d in found.drifted])
 
 

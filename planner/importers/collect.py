@@ -17,6 +17,7 @@ from planner.importers.companions import set_aside
 from planner.importers.console import Console
 from planner.importers.detect import Layout, format_of, layout_of, wrapped
 from planner.importers.facts import apply_known, check_known, missing_facts, option_of, set_known_facts
+from planner.importers.first_seen import FirstSeen
 from planner.importers.llama_bench_table import LlamaBenchTable
 from planner.importers.llama_server import LlamaServerLog
 from planner.importers.plausible import check_serving, check_step
@@ -53,22 +54,21 @@ class _Import:
     known: dict[str, str]
     columns: Mapping[str, str] | None
     limits: Limits
-    seen: dict[str, str] = field(default_factory=dict)
+    seen: FirstSeen = field(default_factory=FirstSeen)
 
     def record(self, draft: Draft, origin: Origin) -> Event:
         """The checked record of a draft, or the duplicate that it is."""
         if draft.problem is not None:
             raise draft.problem
         digest = content_hash(draft)
-        place = f"{origin.file}{':' + str(origin.line) if origin.line else ''}{' ' + draft.where if draft.where else ''}"
-        if (first := self.seen.get(digest)) is not None:
+        if (first := self.seen.place(digest)) is not None:
             return Duplicate(file=origin.file, line=origin.line, where=draft.where or origin.where, content_hash=digest, first_seen=first)
         apply_known(draft, self.known)
         run = finish(draft, origin, missing_facts(draft), digest)
         warnings = [warning for seen in run.serving if not seen.windows for warning in check_serving(seen, run.workload)]
         for step in run.steps:
             check_step(step)
-        self.seen[digest] = place
+        self.seen.add(digest, origin.file, origin.line, draft.where)
         return run.model_copy(update={"warnings": (*run.warnings, *warnings)}) if warnings else run
 
 
@@ -88,9 +88,11 @@ def import_paths(
     runs: list[RunRecord] = []
     refusals: list[Refusal] = []
     duplicates: list[Duplicate] = []
+    asks = Asks()
     for event in iterate_import(paths, known=known, columns=columns, limits=limits):
         if isinstance(event, RunRecord):
             runs.append(event)
+            asks.add(event)
         elif isinstance(event, Refusal):
             refusals.append(event)
         else:
@@ -100,7 +102,7 @@ def import_paths(
         refused=tuple(refusal for refusal in refusals if not refusal.ignored),
         ignored=tuple(refusal for refusal in refusals if refusal.ignored),
         duplicates=tuple(duplicates),
-        asks=asks_of(runs),
+        asks=asks.listed,
     )
 
 
@@ -117,15 +119,23 @@ def iterate_import(
         yield from _path(Path(path), work)
 
 
-def asks_of(runs: Iterable[RunRecord]) -> tuple[Ask, ...]:
-    """What must be asked for, most wanted first."""
-    lacking: dict[str, tuple[int, str]] = {}
-    for run in runs:
+class Asks:
+    """What must be asked for, gathered run by run."""
+
+    def __init__(self) -> None:
+        self._lacking: dict[str, tuple[int, str]] = {}
+
+    def add(self, run: RunRecord) -> None:
+        """Count what a run lacks."""
         for name in run.missing:
-            count, example = lacking.get(name, (0, run.source.file))
-            lacking[name] = (count + 1, example)
-    ordered = sorted(lacking.items(), key=lambda item: -item[1][0])
-    return tuple(Ask(name=name, option=option_of(name), runs=count, example_file=example) for name, (count, example) in ordered)
+            count, example = self._lacking.get(name, (0, run.source.file))
+            self._lacking[name] = (count + 1, example)
+
+    @property
+    def listed(self) -> tuple[Ask, ...]:
+        """The most wanted first."""
+        ordered = sorted(self._lacking.items(), key=lambda item: -item[1][0])
+        return tuple(Ask(name=name, option=option_of(name), runs=count, example_file=example) for name, (count, example) in ordered)
 
 
 def _path(path: Path, work: _Import) -> Iterator[Event]:

@@ -139,7 +139,7 @@ main()
 
 
 def test_killed_while_importing_the_database_is_whole(home):
-    """All or nothing: the process dies after 250 of 300 runs, of which 200 were written; the next import completes."""
+    """All or nothing: the process dies after 250 of 300 runs; the next import completes."""
     rows = ["kind,batch,new,context,ms", *(f"decode,1,1,{i},{20 + i / 1000:.6f}" for i in range(1, 301))]
     (home / "many.csv").write_text("\n".join(rows))
     words = ["import", str(home / "many.csv"), *KNOWN, *columns()]

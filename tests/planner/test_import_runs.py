@@ -1,10 +1,12 @@
 """The use case of an import: what is stored, what was known, what another import stored meanwhile."""
 
+import gc
 import json
 from pathlib import Path
 
 from planner.import_runs import import_runs
-from planner.ports import StoredRun
+from planner.ports import Appended
+from planner.records import RunRecord
 
 PLAIN = json.loads((Path(__file__).parents[1] / "data" / "results" / "vllm_serve_plain.json").read_text())
 FACTS = {"device": "h100-sxm-80", "engine": "vllm", "model": "Qwen/Qwen3-8B"}
@@ -22,9 +24,11 @@ class Store:
 
     def append(self, runs):
         self.hashes |= self.late
-        new = [run for run in runs if run.content_hash not in self.hashes]
-        self.hashes |= {run.content_hash for run in new}
-        return tuple(StoredRun(number, "", run) for number, run in enumerate(new))
+        ids = []
+        for number, run in enumerate(runs):
+            ids.append(None if run.content_hash in self.hashes else number)
+            self.hashes.add(run.content_hash)
+        return Appended("", tuple(ids))
 
     def newest(self):
         return iter(())
@@ -41,13 +45,34 @@ def test_what_is_stored_is_known_the_next_time_even_where_a_fact_is_lacking(tmp_
     store, paths = Store(), files(tmp_path, 3)
     assert len(import_runs(paths, store, store, known=FACTS).stored) == 3
     again = import_runs(paths, store, store)
-    assert ([d.first_seen for d in again.duplicates], again.incomplete, again.stored) == (["stored"] * 3, (), ())
+    assert ([d.first_seen for d in again.duplicates], len(again.incomplete), len(again.stored)) == (["stored"] * 3, 0, 0)
 
 
 def test_the_store_is_asked_for_many_at_once(tmp_path):
     store = Store()
     assert len(import_runs(files(tmp_path, 450), store, store, known=FACTS).stored) == 450
     assert store.asked == 3
+
+
+def test_an_import_of_many_holds_few_in_memory(tmp_path):
+    """The store sees each run, and at no time more of them are alive than are asked for at once."""
+    alive = []
+
+    class Counting(Store):
+        def append(self, runs):
+            def counted():
+                for number, run in enumerate(runs):
+                    if number % 400 == 399:
+                        alive.append(sum(isinstance(one, RunRecord) for one in gc.get_objects()))
+                    yield run
+
+            return super().append(counted())
+
+    store = Counting()
+    found = import_runs(files(tmp_path, 1200), store, store, known=FACTS)
+    assert [run.id for run in found.stored] == list(range(1200))
+    assert len(alive) == 3
+    assert max(alive) <= 210
 
 
 def test_what_another_import_stored_meanwhile_is_named(tmp_path):

@@ -130,7 +130,7 @@ def test_a_prefill_in_parts_is_the_sum_of_its_steps(database, tmp_path):
 def test_what_is_incomplete_or_unknown_is_not_stored(database, tmp_path):
     path = made.forward_file(tmp_path / "forward.json")
     found = import_runs([path], database.runs, database.calibrations)
-    assert (found.stored, [a.option for a in found.asks]) == ((), ["--model", "--device", "--tp"])
+    assert (len(found.stored), [a.option for a in found.asks]) == (0, ["--model", "--device", "--tp"])
     with pytest.raises(UnknownNameError, match="rtx-pro-6000-ws"):
         put(database, path, device="rtx-pro-6000-w")
     assert list(database.runs.list()) == []

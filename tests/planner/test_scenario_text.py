@@ -48,7 +48,9 @@ def test_on_and_off_are_words_as_keys():
     assert found["arrivals"]["on_off"] == {"rate": "2 /s", "on": "5 s", "off": "1 s"}
 
 
-@pytest.mark.parametrize(("path", "value"), [("max_num_seqs", True), ("tensor_parallel", True), ("draft_tokens", 1.0), ("max_num_seqs", "8")])
+@pytest.mark.parametrize(
+    ("path", "value"), [("max_num_seqs", True), ("tensor_parallel", True), ("draft_tokens", 1.0), ("max_num_seqs", "8")]
+)
 def test_a_count_is_a_whole_number_and_nothing_that_looks_like_one(path, value):
     scenario = {
         "model": "Qwen/Qwen3-8B", "hardware": {"device": "h100-sxm-80"}, "engine": {"name": "vllm"},
