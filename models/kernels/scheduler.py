@@ -111,14 +111,15 @@ def longest_run(w: World) -> int:
 def log_round_gaps(w: World, first: float, slope: float, count: int) -> None:
     """Gaps of the decoders of this run; a decoder that waited since its first token sees its own first gap."""
     state = w.state[0]
-    if state.newcomers == 0 and (mixes(w) or state.round_end == state.time):
+    before = state.time if mixes(w) else state.round_end  # when all others emitted last: those who just joined, now
+    if state.newcomers == 0 and before == state.time:
         log_gaps(w, first, slope, count, state.decoders)
         stack_push(w, first + slope * (count - 1.0))
         return
     end = state.time + first
     if state.newcomers < state.decoders:
-        log_gaps(w, end - state.round_end, 0.0, 1, state.decoders - state.newcomers)
-        stack_push(w, end - state.round_end)
+        log_gaps(w, end - before, 0.0, 1, state.decoders - state.newcomers)
+        stack_push(w, end - before)
     else:
         stack_push(w, 0.0)
     slot = state.run_head

@@ -259,3 +259,13 @@ def test_a_segment_shorter_than_a_block_does_not_hide_the_leaves_behind_it(seed)
     model = StepModel(LINEAR, 1e16, 1e15, 1e9, 1e8, 1e5, 1e9, 0.0, 0.1, fixed_s=5e-3)
     engine = EngineParameters(max_num_seqs=4, token_budget=1000, kv_blocks=12, cache=Cache.VALUE)
     agree((requests, engine, Deadlines((math.inf,), (math.inf,), (math.inf,), (math.inf,)), seed), model, None)
+
+
+def test_who_resumes_beside_a_prepared_draft_has_not_waited_since_the_last_round():
+    """Every decoder is preempted; one comes back in the iteration at whose end another one's draft is ready."""
+    requests = RequestArrays(np.zeros(6), np.array([18, 10, 18, 10, 5, 10]), np.array([9, 3, 12, 18, 32, 3]))
+    model = StepModel(LINEAR, 1e16, 1e15, 1e9, 1e8, 1e5, 1e9, 0.0, 0.1, fixed_s=5e-3, per_token_s=2e-5, per_byte_s=1e-12)
+    engine = EngineParameters(
+        max_num_seqs=4, token_budget=1000, kv_blocks=5, kv_bytes_per_token=1e6, draft_tokens=7, tokens_per_round=6.65, preparation_s=0.0173
+    )
+    agree((requests, engine, None, 0), model, None)
