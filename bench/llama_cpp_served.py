@@ -43,7 +43,7 @@ from models.simulation_types import EngineParameters, Policy, RequestArrays
 PEAK_FLOPS, PEAK_BYTES = 1e12, 1e11  # above what two AVX-512 cores with their caches reach; the efficiencies say how far
 TILED = load_engine("llama_cpp").tiled_from("CPU", KvFormat.BF16)
 METRICS = ("ttft", "tpot", "e2e")
-NAMES = (*SINGLE, "short_pair_cost@bf16", "request_s")
+NAMES = (*SINGLE, "short_pair_cost@bf16", "conversion_s_per_byte@bf16", "request_s")
 WIDTHS = {"matmul_efficiency": 0.2, "attention_efficiency": 0.4, "short_pair_cost@bf16": 0.4, "bandwidth_efficiency": 0.8}  # others: 0.5
 SETTLED, SLACK_S = 8, 5e-3  # tokens after which the weights are back in the cache; by how much a client's clock blurs who was there
 SHARE = 2  # one request in so many is seen where a run predicts its own rest: half, as the issue asks
@@ -131,7 +131,7 @@ def alone(line: dict[str, Any]) -> dict[str, Any]:
 
 def served_prior(steps: Posterior) -> Prior:
     """What the steps of the other model say, as far as it carries over: matrices are smaller, weights may fit into caches."""
-    blank = step_prior(NAMES)
+    blank = step_prior(NAMES, peak_bytes_per_s=PEAK_BYTES)
     mean, sd = list(blank.mean), list(blank.sd)
     for at, name in enumerate(blank.names):
         if name in steps.names:
@@ -168,7 +168,7 @@ def main() -> int:
     parser.add_argument("steps", type=Path)
     parser.add_argument("server", type=Path)
     arguments = parser.parse_args()
-    steps = fit_steps(from_phases(phases(arguments.steps)), STEPS_MODEL, step_prior(NAMES[:-1]))
+    steps = fit_steps(from_phases(phases(arguments.steps)), STEPS_MODEL, step_prior(NAMES[:-1], peak_bytes_per_s=PEAK_BYTES))
     prior = served_prior(steps)
     lines = [json.loads(line) for line in arguments.server.read_text().splitlines()]
     runs = [served(line) for line in lines]

@@ -241,7 +241,8 @@ def configurable(stored: str) -> KvFormat:
 
 def fitted_names(group: Group) -> tuple[str, ...]:
     """Parameters that are fitted: of the step, of links where there are some (their time a token follows from the bandwidth), and of
-    each KV format that the runs used: its conversion, or its pairs where the engine has an attention kernel for few rows.
+    each KV format that the runs used: what a byte costs beyond plain reading, and its pairs where attention has a kernel for few rows (it
+    reads head by head: decoders wait for their bytes, which further rows of a sequence find in the processor's cache).
     """
     found = [*SINGLE, *(["collective_s"] if group.key.tensor_parallel > 1 else [])]
     found += ["request_s"] if any(repeatable(run.record) for run in group.runs if run.record.serving) else []
@@ -252,7 +253,7 @@ def fitted_names(group: Group) -> tuple[str, ...]:
         except GoodputError:
             continue  # ``material`` names these runs
         if engine.tiled_from(group.device.architecture, stored):
-            found.append(f"short_pair_cost@{stored}")
+            found += [f"short_pair_cost@{stored}", f"conversion_s_per_byte@{stored}"]
         elif stored is not KvFormat.BF16:
             found.append(f"conversion_s_per_byte@{stored}")
     return tuple(dict.fromkeys(found))
