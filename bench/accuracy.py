@@ -6,9 +6,9 @@ Everything is fitted at run time from the table that is given. Protocols, for ea
     K       the fit sees all other groups and K random rows of this group, and predicts the group's other rows
     0       the fit sees the other groups only, and predicts the whole group
     K only  one fit sees K rows of every group and nothing else
-each on distinct measurements, refitted for every group. K and 0 also on the table as listed, duplicates kept, and with ``--leave-out``
-without all other groups of the model, the system or the engine, and on halves of the groups: there one fit whose held-out rows are
-removed in closed form (its linearisation, not its coefficients, has seen them). What needs relatives in the table shows there.
+each on distinct measurements, refitted for every group. With ``--leave-out`` K and 0 also without all other groups of the model, the
+system or the engine, and on halves of the groups: what needs relatives in the table shows there. K and 0 also on the table as listed,
+duplicates kept, from one fit whose held-out rows are removed in closed form (its linearisation, not its coefficients, has seen them).
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ HALVES = (0, 1, 2)
 Predict = Callable[[AdditiveModel, Floats, dict[str, Ints]], "Outcome"]
 
 
+_ALL_SEEN: Mapping[str, Ints] = {}
 _NOTHING = (np.zeros(0, dtype=np.intp), np.zeros(0), np.zeros(0))
 
 
@@ -96,10 +97,10 @@ def build(rows: list[Row], facts: list[LoadFacts], metric: str) -> AdditiveModel
     features = np.array([[*f.features, 2.0 * (r.years or 0.0)] for f, r in zip(facts, rows, strict=True)])
     table = Table(names, np.array([[t[n] for n in names] for t in terms]), np.array([spec[n] for n in names]), features, labels_of(rows))
     width = tuple(widths["width"].get(n, 1.0) for n in names)
-    lengths, noise = tuple(widths["lengths"].values()), widths["noise_sd"]["step" if metric == "tpot" else "first_token"]
-    return AdditiveModel(
-        table, Kernel(width, widths["shared_sd"], widths["term_sd"], widths["offset_sd"], widths["smooth_sd"], lengths, noise)
-    )
+    lengths, kind = tuple(widths["lengths"].values()), "step" if metric == "tpot" else "first_token"
+    term_sd = widths["term_sd"] | {"model": widths["model_sd"][kind]}
+    kernel = Kernel(width, widths["shared_sd"], term_sd, widths["offset_sd"], widths["smooth_sd"], lengths, widths["noise_sd"][kind])
+    return AdditiveModel(table, kernel)
 
 
 def _measured(rows: list[Row], metric: str) -> Floats:
@@ -127,29 +128,29 @@ def _learned_scale(model: AdditiveModel, fit: Fit, groups: dict[str, Ints], keep
     return _scale(model.held_out(fit, blocks))
 
 
-def evaluate(model: AdditiveModel, measured: Floats, groups: dict[str, Ints], keep: int) -> Outcome:
-    """Each group in turn: a fit on the other groups in full plus ``keep`` rows of this one."""
-    found = [_NOTHING]
+def evaluate(model: AdditiveModel, measured: Floats, groups: dict[str, Ints], keep: int, hidden: Mapping[str, Ints] = _ALL_SEEN) -> Outcome:
+    """Each group in turn: a fit on the other groups in full plus ``keep`` rows of this one, without its ``hidden`` rows of other groups."""
+    alike: dict[bytes, list[str]] = defaultdict(list)  # groups whose fits see the same rows share one
     for name, rows in groups.items():
-        test, others = rows[keep:], {o: r for o, r in groups.items() if o != name}
-        if not len(test):
-            continue
-        fit = model.fit(measured, np.concatenate([rows[:keep], *others.values()]))
-        answer = model.predict(fit, test)
-        found.append((test, answer.log_mean - measured[test], answer.log_sd * _learned_scale(model, fit, others, keep) * QUANTILE))
+        if len(rows) > keep:
+            unseen = np.concatenate([rows[keep:], hidden.get(name, _NOTHING[0])])
+            alike[np.setdiff1d(np.arange(len(measured)), unseen).tobytes()].append(name)
+    found = [_NOTHING]
+    for seen, names in alike.items():
+        train = np.frombuffer(seen, dtype=np.intp)
+        fit = model.fit(measured, train)
+        scale = _learned_scale(model, fit, {o: rows for o, rows in groups.items() if o not in names and rows[-1] in train}, keep)
+        for test in (groups[name][keep:] for name in names):
+            answer = model.predict(fit, test)
+            found.append((test, answer.log_mean - measured[test], answer.log_sd * scale * QUANTILE))
     return Outcome(*(np.concatenate(part) for part in zip(*found, strict=True)))
 
 
-def evaluate_once(model: AdditiveModel, measured: Floats, groups: dict[str, Ints], keep: int, hidden: Mapping[str, Ints]) -> Outcome:
-    """As ``evaluate``, from one fit of all rows whose blocks are removed in closed form; a group's width comes from the others.
-
-    ``hidden``: rows of other groups that a group's prediction must not use either.
-    """
+def evaluate_once(model: AdditiveModel, measured: Floats, groups: dict[str, Ints], keep: int) -> Outcome:
+    """As ``evaluate``, from one fit of all rows whose blocks are removed in closed form; a group's width comes from the others."""
     fit = model.fit(measured, np.arange(len(measured)))
     tests = {name: rows[keep:] for name, rows in groups.items() if len(rows) > keep}
-    blocks = [np.concatenate([rows, hidden.get(name, _NOTHING[0])]) for name, rows in tests.items()]
-    removed = model.held_out(fit, blocks) if len(measured) else []
-    errors = {name: (e[: len(rows)], sd[: len(rows)]) for (name, rows), (e, sd) in zip(tests.items(), removed, strict=True)}
+    errors = dict(zip(tests, model.held_out(fit, list(tests.values())) if len(measured) else [], strict=True))
     found = [_NOTHING]
     for name, (error, sd) in errors.items():
         others = [e for other, e in errors.items() if other != name]
@@ -223,7 +224,7 @@ def _distinct(given: Prepared, keep: int) -> dict[str, Any]:
 
 
 def _listed(given: Prepared, keep: int) -> dict[str, Any]:
-    return {f"as listed, K={k}": given.report(partial(evaluate_once, keep=k, hidden={})) for k in dict.fromkeys((keep, 0))}
+    return {f"as listed, K={k}": given.report(partial(evaluate_once, keep=k)) for k in dict.fromkeys((keep, 0))}
 
 
 def _left_out(given: Prepared, facts: Mapping[int, LoadFacts], keep: int) -> dict[str, Any]:
@@ -232,11 +233,11 @@ def _left_out(given: Prepared, facts: Mapping[int, LoadFacts], keep: int) -> dic
     for k in dict.fromkeys((keep, 0)):
         for kind in ("model", "system", "engine"):
             hidden = relatives(given.rows, given.groups, kind)
-            found[f"other groups of the {kind} hidden, K={k}"] = given.report(partial(evaluate_once, keep=k, hidden=hidden))
+            found[f"other groups of the {kind} hidden, K={k}"] = given.report(partial(evaluate, keep=k, hidden=hidden))
     for seed in HALVES:
         part = Prepared.of(half(given.rows, seed), facts, seed)
         for k in dict.fromkeys((keep, 0)):
-            found[f"half of the groups, seed {seed}, K={k}"] = part.report(partial(evaluate_once, keep=k, hidden={}))
+            found[f"half of the groups, seed {seed}, K={k}"] = part.report(partial(evaluate, keep=k))
     return found
 
 

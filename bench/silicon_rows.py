@@ -33,11 +33,13 @@ load_architecture = cache(_load)
 _SAME = 1e-3  # relative difference of both times below which two rows are one measurement (sources round to 3-6 digits)
 _FORMAT = re.compile(r"[-_](fp8|nvfp4|mxfp4|int4|awq|gptq|bf16|w4a16|fp4|hf|instruct|it|base)(?=$|[-_])")
 _LINEAGE = ((re.compile(r"^deepseek-(r1|v3)(-\d{4})?$"), "deepseek-v3"), (re.compile(r"^llama-3\.3-"), "llama-3.1-"))
-_QUANT = {  # gemm column -> compute precision, bits of everything but the experts
-    "fp8": ("fp8", 8.0), "fp8_block": ("fp8", 8.0), "nvfp4": ("fp4", 8.0), "int4_wo": ("bf16", 8.0), "int8_wo": ("bf16", 8.0),
-    "w4afp8": ("fp8", 8.0), "": ("bf16", 16.0), "bf16": ("bf16", 16.0), "float16": ("bf16", 16.0),
+_QUANT = {  # AIConfigurator's names of a format -> compute precision, bits of everything but the experts
+    "fp8": ("fp8", 8.0), "fp8_block": ("fp8", 8.0), "fp8_static": ("fp8", 8.0), "fp8_ootb": ("fp8", 8.0), "nvfp4": ("fp4", 8.0),
+    "sq": ("int8", 8.0), "int8_wo": ("bf16", 8.0), "int4_wo": ("bf16", 8.0), "w4afp8": ("fp8", 8.0), "": ("bf16", 16.0),
+    "bf16": ("bf16", 16.0), "bfloat16": ("bf16", 16.0), "float16": ("bf16", 16.0), "w4a16_mxfp4": ("bf16", 16.0),
+    "w4a8_mxfp4_mxfp8": ("fp8", 16.0),
 }  # fmt: skip
-_EXPERT_BITS = {"nvfp4": 4.5, "int4_wo": 4.5, "w4afp8": 4.5, "mxfp4": 4.25, "w4a8_mxfp4_mxfp8": 4.25}
+_FOUR_BITS = {"nvfp4": 4.5, "int4_wo": 4.5, "w4afp8": 4.5, "w4a16_mxfp4": 4.25, "w4a8_mxfp4_mxfp8": 4.25}  # scales included
 
 
 @dataclass(frozen=True)
@@ -159,8 +161,9 @@ def read_row(row: dict[str, str], line: int, known: dict[str, str]) -> Row:
         raise ValueError("pipeline parallelism is not covered")
     devices, ranks, replicas, expert_parallel = _layout(row)
     gemm, moe = row.get("gemm_quant_mode") or "", row.get("moe_quant_mode") or ""
-    if gemm not in _QUANT:
-        raise ValueError(f"unknown quantisation {gemm!r}")
+    for mode in (gemm, moe):
+        if mode not in _QUANT:
+            raise ValueError(f"unknown quantisation {mode!r}")
     prompt, output = _integer(row, "isl", 0), _integer(row, "osl", 0)
     if min(prompt, output) < 1:
         raise ValueError("isl and osl must be at least 1")
@@ -176,8 +179,8 @@ def read_row(row: dict[str, str], line: int, known: dict[str, str]) -> Row:
         system=row["system"], precision=row.get("precision") or "", harness=_harness(source), years=_years(source),
         prompt=prompt, output=output, concurrency=_concurrency(row, source, replicas),
         devices=devices, attention_ranks=ranks, expert_parallel=expert_parallel, compute_precision=compute,
-        dense_bits=dense if routed or gemm != "nvfp4" else 4.5, expert_bits=_EXPERT_BITS.get(moe or gemm, dense),
-        kv_format="bf16" if compute == "bf16" and not gemm else "fp8_e4m3",
+        dense_bits=dense if routed else _FOUR_BITS.get(gemm, dense), expert_bits=_FOUR_BITS.get(moe or gemm, _QUANT[moe or gemm][1]),
+        kv_format="bf16" if dense == 16.0 else "fp8_e4m3",
         ttft_s=_time(row, "silicon_ttft_ms"), tpot_s=_time(row, "silicon_tpot_ms"),
     )  # fmt: skip
 

@@ -7,17 +7,18 @@ Notation (one deployment = one replica; SI units)
     P, B   peak FLOP/s of one device at the compute precision, bytes/s of its memory;  l  bytes/s of its link, one direction
     W_d, W_e  weight bytes outside and inside the routed experts;  k/E  experts that a row activates
 Per decode step (section 8.2.1, 8.2.2)
-    weights      (W_d / a + W_e (1 - (1 - k/E)^b) / G) / B
+    weights      w(b), w(n) = (W_d / a + W_e (1 - (1 - k/E)^n) / G) / B for n rows
     kv           sequences of a rank x (KV read at i + o/2 + recurrent state) / B
     compute      f_n b / (G P)
     links        two all-reduces a layer of b rows: ring, 2 (G - 1)/G x 2 bytes x hidden / l
-First token: a prompt's experts run on all G devices, the rest of it on its own a; a burst of prompts fills all of them.
+First token: a prompt of i tokens reads w(i); its experts run on all G devices, the rest of it on its own a; a burst fills all of them.
 Interference (section 8.2.3): in a closed loop every step carries b/o prefills: compute, links, launches and the host's own part.
 Overflow: KV of b sequences over what the memory holds; above 1 the rest waits (Little's law, section 8.6.1).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,6 +98,13 @@ def kv_overflow(load: ServedLoad, shape: Shape) -> float:
     return wanted / max(_MEMORY_SHARE * memory - weights, _LEAST_SHARE * memory)
 
 
+def _weights_s(load: ServedLoad, shape: Shape, rows: float) -> float:
+    """w(n): weights that a step of ``rows`` rows reads on one device, which touch the experts that some row chooses."""
+    touched = 1.0 - math.pow(1.0 - shape.expert_fraction, rows)
+    dense, experts = shape.dense_parameters * load.dense_bits / 8, shape.expert_parameters * load.expert_bits / 8
+    return (dense / load.attention_ranks + experts * touched / load.devices) / load.device.memory_bandwidth_bytes_per_s
+
+
 @dataclass(frozen=True, slots=True)
 class LoadFacts:
     """Seconds at the peaks (coefficient 1 = the specification), and the features that the smooth part of a calibration sees."""
@@ -107,6 +115,7 @@ class LoadFacts:
     links_s: float
     prefill_s: float  # of one prompt, its share of all devices
     prompt_s: float  # of one prompt alone, on the ranks that attend to it
+    prompt_weights_s: float  # that its step reads
     prefill_links_s: float
     layers: int
     expert_layers: int
@@ -125,8 +134,6 @@ def load_facts(load: ServedLoad, shape: Shape) -> LoadFacts:
     b, g, ranks = load.concurrency, load.devices, load.attention_ranks
     peak, link = load.device.peak(load.compute_precision), load.device.gpu_link_bytes_per_s or load.device.host_link_bytes_per_s or 0.0
     sequences = max(b * ranks / g, 1.0)
-    touched = 1.0 - (1.0 - shape.expert_fraction) ** b
-    weights = shape.dense_parameters * load.dense_bits / 8 / ranks + shape.expert_parameters * load.expert_bits / 8 * touched / g
     context = load.prompt + load.output // 2
     kv = sequences * (context_read_bytes(load.arch, context, load.kv_format, ranks) + state_read_bytes(load.arch, ranks))
     linear = flops_per_token(load.arch)
@@ -137,10 +144,10 @@ def load_facts(load: ServedLoad, shape: Shape) -> LoadFacts:
     prompt = ((linear - routed) * load.prompt / peak + attention_s) / ranks + routed * load.prompt / (g * peak)
     row_links = 2 * shape.layers * 2.0 * (g - 1) / g * 2.0 * load.arch.hidden / link if g > 1 and link else 0.0
     overflow = kv_overflow(load, shape)
-    bandwidth = load.device.memory_bandwidth_bytes_per_s
     return LoadFacts(
-        weights_s=weights / bandwidth, kv_s=kv / bandwidth, compute_s=linear * b / (g * peak), links_s=row_links * b,
-        prefill_s=prefill, prompt_s=prompt, prefill_links_s=row_links * load.prompt,
+        weights_s=_weights_s(load, shape, b), kv_s=kv / load.device.memory_bandwidth_bytes_per_s,
+        compute_s=linear * b / (g * peak), links_s=row_links * b,
+        prefill_s=prefill, prompt_s=prompt, prompt_weights_s=_weights_s(load, shape, load.prompt), prefill_links_s=row_links * load.prompt,
         layers=shape.layers, expert_layers=shape.expert_layers, latent_layers=shape.latent_layers, indexed_layers=shape.indexed_layers,
         linked_layers=shape.layers if g > 1 else 0, concurrency=b, slots=b / max(overflow, 1.0), output=load.output, overflow=overflow,
         features=(
@@ -172,7 +179,7 @@ def first_token_terms(f: LoadFacts, step_s: float) -> dict[str, float]:
     whole = f.output * step_s
     half = max(f.concurrency - 1.0, 0.0) / 2
     return {
-        "host": 5e-3, "launch": f.layers * 1e-5, "prefill": f.prompt_s, "prefill_links": f.prefill_links_s, "weights": f.weights_s,
+        "host": 5e-3, "launch": f.layers * 1e-5, "prefill": f.prompt_s, "prefill_links": f.prefill_links_s, "weights": f.prompt_weights_s,
         "burst": half * f.prefill_s, "burst_links": half * f.prefill_links_s, "step": step_s, "turnover": whole / f.concurrency,
         "overflow": whole * beyond, "host_row": f.concurrency * 1e-3,
     }  # fmt: skip

@@ -27,5 +27,5 @@ def first_token_coefficients() -> dict[str, float]:
 
 
 def kernel_widths() -> dict[str, Any]:
-    """Standard deviations in log space by label, and the length of each feature."""
+    """Standard deviations in log space by label, and the length of each feature; by metric ("step", "first_token") those that differ."""
     return dict(_prior()["kernel"])

@@ -46,6 +46,21 @@ def test_parallelism_and_concurrency(tmp_path, change, devices, ranks, concurren
     assert (rows[0].devices, rows[0].attention_ranks, rows[0].concurrency) == (devices, ranks, concurrency)
 
 
+@pytest.mark.parametrize(
+    ("model", "gemm", "moe", "dense_bits", "expert_bits", "kv_format"),
+    [
+        ("openai/gpt-oss-120b", "bfloat16", "w4a16_mxfp4", 16.0, 4.25, "bf16"),  # 4 bits and an 8-bit scale for 32 values
+        ("openai/gpt-oss-120b", "fp8", "nvfp4", 8.0, 4.5, "fp8_e4m3"),  # an 8-bit scale for 16 values
+        ("meta-llama/Llama-3.1-8B", "fp8_static", "", 8.0, 8.0, "fp8_e4m3"),
+        ("meta-llama/Llama-3.1-8B", "int4_wo", "", 4.5, 4.5, "fp8_e4m3"),  # no experts: the whole model is in the format
+    ],
+)
+def test_bits_follow_the_format_of_the_matrices_and_of_the_experts(tmp_path, model, gemm, moe, dense_bits, expert_bits, kv_format):
+    rows, refused = read_table(write(tmp_path / "t.csv", {"model_path": model, "gemm_quant_mode": gemm, "moe_quant_mode": moe}))
+    assert not refused
+    assert (rows[0].dense_bits, rows[0].expert_bits, rows[0].kv_format) == (dense_bits, expert_bits, kv_format)
+
+
 def test_duplicates_across_roundings_and_sister_models_count_once(tmp_path):
     sister = {"model_path": "deepseek-ai/DeepSeek-R1"}, {"model_path": "deepseek-ai/DeepSeek-V3", "silicon_tpot_ms": 10.004}
     other = {"silicon_tpot_ms": 10.2}
@@ -73,6 +88,7 @@ def test_a_sheet_of_cluster_sizes_is_refused_whole_and_says_why(tmp_path):
         ({"pp_size": 2}, "pipeline"),
         ({"isl": "x"}, "could not convert"),
         ({"gemm_quant_mode": "int3"}, "unknown quantisation"),
+        ({"moe_quant_mode": "int3"}, "unknown quantisation"),
         ({"system": "tpu-v99"}, "unknown device"),
     ],
 )

@@ -75,6 +75,15 @@ def test_experts_touched_follow_the_chance_of_being_missed():
     assert grown == pytest.approx(shape.expert_parameters * 4.25 / 8 * share, rel=1e-9)
 
 
+def test_a_prompt_reads_the_experts_that_its_tokens_touch():
+    """1,024 rows miss an expert of gpt-oss-120b with a chance of (1 - 4/128)^1024 = 8e-15: the whole model, whatever the batch."""
+    served = load("openai/gpt-oss-120b", expert_bits=4.25, devices=2, attention_ranks=2)
+    shape = shape_of(served.arch)
+    whole = (shape.dense_parameters * 2 + shape.expert_parameters * 4.25 / 8) / 2 / 3.35e12
+    terms = first_token_terms(facts(served), 0.01)
+    assert terms["weights"] == pytest.approx(whole, rel=1e-9)
+
+
 def test_overflow_reaches_one_where_the_memory_is_full():
     """36 layers x 8 heads x 128 x 2 x 2 bytes = 147,456 bytes a token; the pool is 90 % of the memory less the weights."""
     served = load()
