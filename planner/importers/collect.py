@@ -6,10 +6,11 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from models.errors import FileFormatError, GoodputError
+from models.errors import FileFormatError, GoodputError, UnitError
 from models.units import format_bytes
 from planner.importers import aiperf, csv_table, operator_profile, request_list
 from planner.importers.common import Draft, MeasurementError, Origin, content_hash, finish, first_complaint
@@ -44,6 +45,8 @@ from planner.records import Ask, Duplicate, ImportReport, Refusal, RunRecord
 
 Event = RunRecord | Refusal | Duplicate
 MAX_REFUSALS = 1_000  # of one file
+_FIRST_ROWS = 200  # of a table, held together
+_ROWS_OF_A_COLUMN = 3  # impossible rows that speak of their column rather than of themselves
 _FOREIGN = (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError)  # odd shapes of foreign JSON
 
 
@@ -319,12 +322,30 @@ def _draft(draft: Draft, path: Path, origin: Origin, work: _Import, occurrence: 
 
 
 def _table(stream: Any, origin: Origin, work: _Import) -> Iterator[Event]:
-    for number, row in csv_table.rows(text_lines(stream, work.limits), work.columns):
-        at = Origin(origin.file, origin.sha256, number)
-        if isinstance(row, Exception):
-            yield Refusal(file=origin.file, line=number, reason=_reason(row))
-        else:
-            yield from _draft(row, Path(origin.file), at, work, 0)
+    """Rows one by one; where the first of them show that a column's unit is wrong, none: the others only hide it better."""
+    outcomes = _outcomes(stream, origin, work)
+    head = list(islice(outcomes, _FIRST_ROWS))
+    wrong = [(at, error) for at, error in head if isinstance(error, UnitError)]
+    if len(wrong) >= max(_ROWS_OF_A_COLUMN, len(head) / 10):
+        at, error = wrong[0]
+        reason = f"{len(wrong)} of the first {len(head)} rows, so no row is taken: {error}; --column names a column's unit"
+        yield Refusal(file=at.file, line=at.line, reason=reason)
+        return
+    for at, one in chain(head, outcomes):
+        yield _refusal(one, Path(at.file), at, 0, csv_table.NAME) if isinstance(one, Exception) else one
+
+
+def _outcomes(stream: Any, origin: Origin, work: _Import) -> Iterator[tuple[Origin, Event | Exception]]:
+    """What each row gives; damage of the table itself ends it."""
+    try:
+        for number, row in csv_table.rows(text_lines(stream, work.limits), work.columns):
+            at = Origin(origin.file, origin.sha256, number)
+            try:
+                yield at, row if isinstance(row, Exception) else work.record(row, at)
+            except (GoodputError, *_FOREIGN) as error:
+                yield at, error
+    except GoodputError as error:
+        yield origin, error
 
 
 def _log(stream: Any, origin: Origin, work: _Import, *, metrics: bool) -> Iterator[Event]:

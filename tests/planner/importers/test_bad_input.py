@@ -328,3 +328,20 @@ def test_seconds_in_a_table_of_tails(tmp_path, column):
     cells[column] /= 1000
     bad = write(tmp_path, "\n".join(",".join(map(str, row)) for row in (cells, cells.values())), "bad.csv")
     assert "a likely unit error" in refusal(bad, known=known).reason
+
+
+def test_a_column_of_seconds_is_refused_with_its_table(tmp_path):
+    """Long first tokens in seconds could be short ones in milliseconds; the short ones tell of all."""
+    rows = [f"{1024 * n},128,{0.05 * n},{8 + n}" for n in range(1, 31)]  # 50 ms to 1.5 s, written in seconds
+    found = refusal(write(tmp_path, "isl,osl,ttft_p95_ms,tpot_p50_ms\n" + "\n".join(rows), "table.csv"))
+    assert "no row is taken" in found.reason
+    assert "a likely unit error" in found.reason
+    known = {"ttft.p95": "ttft_p95_ms:s", "tpot.p50": "tpot_p50_ms", "prompt_tokens": "isl", "output_tokens": "osl"}
+    assert len(import_paths([tmp_path / "table.csv"], columns=known).imported) == 30
+
+
+def test_one_impossible_row_of_a_table_costs_itself_alone(tmp_path):
+    rows = [f"1024,128,{50 * n},{8 + n}" for n in range(1, 31)]
+    rows[7] = "1024,128,0.05,9"
+    report = import_paths([write(tmp_path, "isl,osl,ttft_p95_ms,tpot_p50_ms\n" + "\n".join(rows), "table.csv")])
+    assert (len(report.imported), [found.line for found in report.refused]) == (29, [9])
