@@ -345,6 +345,8 @@ def admit_waiting(w: World) -> None:
         if w.results[request].status != PENDING:
             drop_head(w)
         elif not admit_head(w, request):
+            # whoever arrives now stands before those who are late, and may fit where their first does not
+            state.open = 1 if settings.late_wait > 0 and state.resume == 0 and state.queue_head == state.queue_tail else 0
             return
 
 

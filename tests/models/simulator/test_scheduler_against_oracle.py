@@ -269,3 +269,15 @@ def test_who_resumes_beside_a_prepared_draft_has_not_waited_since_the_last_round
         max_num_seqs=4, token_budget=1000, kv_blocks=5, kv_bytes_per_token=1e6, draft_tokens=7, tokens_per_round=6.65, preparation_s=0.0173
     )
     agree((requests, engine, None, 0), model, None)
+
+
+def test_who_is_on_time_overtakes_the_late_who_do_not_fit():
+    """The second is late when the first's blocks are free; the third takes them, and the fourth fits beside it when it arrives."""
+    requests = RequestArrays(np.array([0.0, 0.0, 0.553, 0.803]), np.array([16, 64, 16, 8]), np.array([60, 10, 60, 5]))
+    model = StepModel(LINEAR, 1e30, 1e30, 0, 0, 0, 0, 0, 0, fixed_s=0.01)
+    engine = EngineParameters(max_num_seqs=8, kv_blocks=8, reserve=Reserve.WHOLE, deadline_aware=True, late_wait=True)
+    deadlines = Deadlines((0.1,), (math.inf,), (math.inf,), (math.inf,))
+    agree((requests, engine, deadlines, 0), model, None)
+    scheduled = simulate(requests, engine, model, deadlines=deadlines).records["scheduled"]
+    np.testing.assert_allclose(scheduled[[0, 2, 3]], [0.0, 0.6, 0.8], atol=0.0101)
+    assert scheduled[1] > 1.1
