@@ -19,6 +19,7 @@ from planner.importers.console import Console
 from planner.importers.detect import Layout, format_of, layout_of, wrapped
 from planner.importers.facts import apply_known, check_known, missing_facts, option_of, set_known_facts
 from planner.importers.first_seen import FirstSeen
+from planner.importers.llama_batched_bench import LlamaBatchedBenchTable
 from planner.importers.llama_bench_table import LlamaBenchTable
 from planner.importers.llama_server import LlamaServerLog
 from planner.importers.plausible import check_serving, check_step
@@ -47,6 +48,7 @@ Event = RunRecord | Refusal | Duplicate
 MAX_REFUSALS = 1_000  # of one file
 _FIRST_ROWS = 200  # of a table, held together
 _ROWS_OF_A_COLUMN = 3  # impossible rows that speak of their column rather than of themselves
+_LOGS = (VllmLog, SglangLog, LlamaServerLog, Console, LlamaBenchTable, LlamaBatchedBenchTable)
 _FOREIGN = (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError)  # odd shapes of foreign JSON
 
 
@@ -349,7 +351,7 @@ def _outcomes(stream: Any, origin: Origin, work: _Import) -> Iterator[tuple[Orig
 
 
 def _log(stream: Any, origin: Origin, work: _Import, *, metrics: bool) -> Iterator[Event]:
-    readers: list[Any] = [PrometheusDump()] if metrics else [VllmLog(), SglangLog(), LlamaServerLog(), Console(), LlamaBenchTable()]
+    readers: list[Any] = [PrometheusDump()] if metrics else [reader() for reader in _LOGS]
     for number, line in text_lines(stream, work.limits):
         for reader in readers:
             try:

@@ -13,6 +13,7 @@ from planner.importers import (
     guidellm,
     inference_perf,
     inferencex,
+    llama_batched_bench,
     llama_bench,
     llama_server,
     prometheus,
@@ -54,6 +55,7 @@ FORMATS = (
     JsonFormat(inference_perf.NAME, inference_perf.matches, inference_perf.drafts),
     JsonFormat(aiperf.NAME, aiperf.matches, aiperf.drafts),
     JsonFormat(llama_bench.NAME, llama_bench.matches, llama_bench.drafts),
+    JsonFormat(llama_batched_bench.NAME, llama_batched_bench.matches, llama_batched_bench.drafts),
     JsonFormat(llama_server.NAME, llama_server.matches, llama_server.drafts),
     JsonFormat(vllm_forward.NAME, vllm_forward.matches, vllm_forward.drafts),
     JsonFormat(sglang_serving.NAME, sglang_serving.matches, sglang_serving.drafts),
@@ -98,7 +100,7 @@ def is_yaml_report(text: str) -> bool:
 def _is_table(text: str) -> bool:
     """A header of short names, and a second line that is divided by the same mark."""
     lines = [line for line in text.splitlines()[:50] if line.strip() and not line.startswith("#")]
-    if len(lines) < 2 or _LOG_LINE.search("\n".join(lines)):
+    if len(lines) < 2 or lines[0].startswith("|") or _LOG_LINE.search("\n".join(lines)):
         return False
     mark = max(MARKS, key=lines[0].count)
     names = lines[0].split(mark)

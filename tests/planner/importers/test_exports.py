@@ -157,3 +157,34 @@ def test_columns_divided_by_any_usual_mark(tmp_path, mark):
     rows = [("isl", "osl", "concurrency", "mean_ttft_ms", "mean_tpot_ms"), ("1024", "128", "4", "92.5", "8.9")]
     run = one(write(tmp_path, "table.txt", "\n".join(map(mark.join, rows)) + "\n"))
     assert (run.workload.concurrency, run.serving[0].tpot["mean"]) == (4, pytest.approx(0.0089))
+
+
+BATCHED = {"n_kv_max": 8192, "n_batch": 2048, "n_ubatch": 512, "flash_attn": 1, "is_pp_shared": 0, "n_gpu_layers": 99, "n_threads": 8,
+           "n_threads_batch": 8, "pp": 512, "tg": 128, "pl": 4, "n_kv": 2560, "t_pp": 0.256, "speed_pp": 8000.0, "t_tg": 1.28,
+           "speed_tg": 400.0, "t": 1.536, "speed": 1666.7}  # fmt: skip
+
+
+def test_llama_batched_bench(tmp_path):
+    """Four prompts of 512 in four micro-batches; 128 steps of four rows over 512 + 63.5 tokens each, 10 ms a step."""
+    run = one(write(tmp_path, "b.jsonl", json.dumps(BATCHED) + "\n"))
+    prefill, decode = run.steps
+    assert (prefill.seconds, prefill.new_tokens, prefill.sequences, prefill.parts) == (0.256, 2048, 4, 4)
+    assert (decode.seconds, decode.sequences, decode.context_tokens, decode.repeats) == (pytest.approx(0.010), 4, 4 * 575.5, 128)
+    assert (run.missing, run.setup.flags["n_ubatch"]) == (("model", "device"), "512")
+    shared = BATCHED | {"is_pp_shared": 1, "t_pp": 0.064}  # one prompt at the same rate
+    (only,) = one(write(tmp_path, "s.jsonl", json.dumps(shared) + "\n")).steps
+    assert (only.new_tokens, only.sequences, only.parts) == (512, 1, 1)
+    wrong = BATCHED | {"t_tg": 1280.0}
+    assert "unit error" in import_paths([write(tmp_path, "w.jsonl", json.dumps(wrong))]).refused[0].reason
+
+
+def test_llama_batched_bench_prints_a_table(tmp_path):
+    names = ("PP", "TG", "B", "N_KV", "T_PP s", "S_PP t/s", "T_TG s", "S_TG t/s", "T s", "S t/s")
+    rows = [(512, 128, 4, 2560, 0.256, 8000.0, 1.28, 400.0, 1.536, 1666.7), (512, 128, 1, 640, "n/a", 8000.0, 0.9, 142.2, 1.0, 640.0)]
+    lines = ["main: n_kv_max = 8192, n_batch = 2048, n_ubatch = 512, flash_attn = 1, is_pp_shared = 0, n_gpu_layers = 99", ""]
+    lines += [f"| {' | '.join(map(str, row))} |" for row in (names, ["---"] * 10, *rows)]
+    report = import_paths([write(tmp_path, "table.txt", "\n".join(lines))])
+    (run,) = report.imported
+    assert [step.seconds for step in run.steps] == pytest.approx([0.256, 0.010])
+    assert run.steps[0].parts == 4
+    assert [found.line for found in report.refused] == [6]
