@@ -7,6 +7,7 @@ a draft yields the measured tokens a round and costs what its shape says; a pool
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,7 +31,8 @@ from planner.records import Arrival, RunRecord, ServingObservation, Statistics
 REUSED = 0.02  # prefix hits from this share of the prompt on change what it costs
 MICRO_BATCH = 512  # llama.cpp's default --ubatch-size
 _MOST_REQUESTS = 512  # drawn of a run that had more
-_LOOPS = 8  # requests drawn for each client of a closed loop, at most
+_BURST = 10 * _MOST_REQUESTS  # … of one that has no steady state, or reaches it late
+_LOOPS = 8  # requests drawn for each that runs at once, at most
 _QUANTILES = 200
 _SEQUENCES = 4096  # where neither setup nor engine limits them: the pool does
 
@@ -138,12 +140,22 @@ def _reuse(seen: ServingObservation, record: RunRecord) -> tuple[int, bool, bool
 
 
 def _count(record: RunRecord, seen: ServingObservation) -> int:
-    """Requests to draw: as many as there were, but no more than show the load's steady state."""
+    """Requests to draw: as many as there were, but no more than show the load's steady state.
+
+    Near saturation an open load runs so many side by side (Little's law, section 8.6.1) that a few hundred requests never reach it.
+    """
     load = record.workload
-    most = max(_MOST_REQUESTS, _LOOPS * load.concurrency) if load.concurrency else _MOST_REQUESTS
+    together = load.concurrency or math.ceil((load.rate or 0.0) * _seconds_inside(seen, load.output_tokens or 1.0))
+    most = min(max(_MOST_REQUESTS, _LOOPS * together), max(_BURST, _LOOPS * (load.concurrency or 0)))
     if load.arrival in (Arrival.BURST, Arrival.OFFLINE):
-        most = 10 * _MOST_REQUESTS
+        most = _BURST
     return max(1, min(load.requests or seen.completed or most // 2, most))
+
+
+def _seconds_inside(seen: ServingObservation, output: float) -> float:
+    """About how long a request stays: as measured, else its first token and the gaps of the others; 0 where nothing says it."""
+    e2e, ttft, gap = (t.get(typical(t) or "", 0.0) for t in (seen.e2e, seen.ttft, seen.tpot or seen.itl))
+    return e2e or ttft + (output - 1.0) * gap
 
 
 def _arrivals(record: RunRecord, count: int) -> ArrivalProcess:

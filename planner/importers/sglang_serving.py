@@ -18,6 +18,7 @@ from planner.records import MemoryObservation
 NAME = "sglang bench_serving"
 _MARKS = ("total_output_tokens_retokenized", "sharegpt_output_len", "random_input_len", "random_range_ratio", "server_info",
           "accept_length")  # fmt: skip
+_RANDOM = ("random", "random-ids")
 _ENGINES = {"sglang": "sglang", "sglang-native": "sglang", "sglang-oai": "sglang", "sglang-oai-chat": "sglang", "vllm": "vllm",
             "vllm-chat": "vllm", "lmdeploy": "lmdeploy", "trt": "trtllm"}  # fmt: skip
 
@@ -35,6 +36,7 @@ def drafts(value: Mapping[str, Any], _origin: Origin) -> Iterator[Draft]:
     set_arrival(draft, value.get("request_rate"), whole(value, "max_concurrency"))
     mean_lengths(value, draft, completed, "total_input_tokens", "total_output_tokens")
     draft.workload["dataset"] = text(value.get("dataset_name"))
+    _drawn_lengths(value, draft)
     _setup(value, draft)
     found = flat_serving(value, draft, completed, "_ms", MILLI)
     found["in_flight"] = optional(value, "concurrency")
@@ -47,6 +49,17 @@ def drafts(value: Mapping[str, Any], _origin: Origin) -> Iterator[Draft]:
     add_detail(value, draft, found)
     draft.serving.append(serving(found))
     yield draft
+
+
+def _drawn_lengths(value: Mapping[str, Any], draft: Draft) -> None:
+    """Random lengths as the tool draws them: evenly between the ratio's share of the stated length and all of it."""
+    ratio = optional(value, "random_range_ratio")
+    if ratio is None or not 0 <= ratio < 1 or draft.workload["dataset"] not in _RANDOM:
+        return
+    for kind, key in (("prompt", "random_input_len"), ("output", "random_output_len")):
+        longest, seen = whole(value, key), draft.workload.get(f"{kind}_tokens")
+        if longest and seen is not None and (least := max(int(longest * ratio), 1)) <= seen <= longest:
+            draft.workload[f"{kind}_lengths"] = {"min": least, "max": longest, "std": (longest - least) / 12**0.5}
 
 
 def _setup(value: Mapping[str, Any], draft: Draft) -> None:
