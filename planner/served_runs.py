@@ -34,6 +34,7 @@ _MOST_REQUESTS = 512  # drawn of a run that had more
 _BURST = 10 * _MOST_REQUESTS  # … of one that has no steady state, or reaches it late
 _LOOPS = 8  # requests drawn for each that runs at once, at most
 _QUANTILES = 200
+TURNAROUND = "1 ms"  # from a client's answer to its next request at the engine: by then the next step has begun
 _SEQUENCES = 4096  # where neither setup nor engine limits them: the pool does
 
 
@@ -165,7 +166,7 @@ def _arrivals(record: RunRecord, count: int) -> ArrivalProcess:
         regular = {"poisson": rate} if load.burstiness in (None, 1.0) else {"gamma": rate, "burstiness": load.burstiness}
         return ArrivalProcess.parse(regular, "workload")
     if load.arrival is Arrival.CLOSED and load.concurrency is not None and load.concurrency < count:
-        return ArrivalProcess(closed_loop=ClosedLoop(concurrency=load.concurrency, ramp=f"{load.ramp or 0.0!r} s"))
+        return ArrivalProcess(closed_loop=ClosedLoop(concurrency=load.concurrency, ramp=f"{load.ramp or 0.0!r} s", think=TURNAROUND))
     return ArrivalProcess(burst=True)
 
 

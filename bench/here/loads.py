@@ -10,6 +10,7 @@ from typing import Any
 FIRST_WORD, VOCABULARY = 300, 8192
 KV_NAMES = {"f16": "bf16", "q8_0": "q8_0", "q4_0": "q4_0"}
 """The engine's 16-bit cache is f16; a configuration calls every 16-bit cache bf16."""
+TURNAROUND = "1 ms"  # from a client's answer to its next request at the engine: by then the next step has begun
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ def scenario(load: Served, model: str, device: str, trace: str | None) -> dict[s
     lengths: dict[str, Any] = {} if trace else {"prompt_tokens": load.prompt[0], "output_tokens": load.output[0]}
     arrivals: dict[str, Any] = {"trace": trace}
     if load.concurrency is not None:
-        arrivals = {"closed_loop": {"concurrency": load.concurrency, "ramp": f"{load.concurrency * load.apart} s"}}
+        loop = {"concurrency": load.concurrency, "ramp": f"{load.concurrency * load.apart} s", "think": TURNAROUND}
+        arrivals = {"closed_loop": loop}
     shared: dict[str, Any] = {"shared_prefix_tokens": load.shared, "prefix_cached": True} if load.shared else {}
     return {
         "model": model, "hardware": {"device": device, "memory": "2 GiB"},

@@ -50,11 +50,11 @@ def fitted(here):
 
 
 def test_half_of_the_steps_predicts_the_other_half(here, fitted):
-    """Repeats of one make-up differ by a fifth on that busy machine; 10.5 % is what the form reaches, 5 % was the aim."""
+    """Repeats of one make-up differ by 29 % on that busy machine; 7.1 % is what the form reaches, 5 % was the aim."""
     known = {"device": str(here / "this-cpu.yaml"), "model": str(here / "model.gguf"), **KNOWN}
     found = held_out(here / "steps-held-out.csv", known, fitted)
     assert found["overall"]["rows"] == 53
-    assert found["overall"]["median"] < 0.12
+    assert found["overall"]["median"] < 0.09
 
 
 def simulated(here, fitted, capsysbinary, load):
@@ -68,9 +68,10 @@ def simulated(here, fitted, capsysbinary, load):
 
 @pytest.mark.parametrize("load", CLOSED, ids=lambda load: load.name)
 def test_answers_of_served_loads_take_what_the_simulator_says(here, fitted, capsysbinary, load):
-    """10 % was the aim: the engine was slower while it served than while its steps were measured (both beside other work)."""
-    answer = simulated(here, fitted, capsysbinary, load)["overall"]["e2e_s"]["p50"]
-    assert answer == pytest.approx(SERVED["loads"][load.name]["e2e"], rel=0.25)
+    """No load was calibrated on. 10 % was the aim, which the tokens of a loop of eight miss by a little."""
+    answer = simulated(here, fitted, capsysbinary, load)["overall"]
+    for metric, measured in SERVED["loads"][load.name].items():
+        assert answer[f"{metric}_s"]["p50"] == pytest.approx(measured, rel=0.12), metric
 
 
 def test_the_planned_order_is_the_served_one(here, fitted, capsysbinary):
