@@ -35,6 +35,8 @@ _BURST = 10 * _MOST_REQUESTS  # … of one that has no steady state, or reaches 
 _LOOPS = 8  # requests drawn for each that runs at once, at most
 _QUANTILES = 200
 TURNAROUND = "1 ms"  # from a client's answer to its next request at the engine: by then the next step has begun
+_DRAFTS = {s.value: s for s in DraftSource if s is not DraftSource.NONE} | {"ngram": DraftSource.LOOKUP, "nextn": DraftSource.MTP}
+"""A word in the engines' names of their drafts, and what it is."""
 _SEQUENCES = 4096  # where neither setup nor engine limits them: the pool does
 
 
@@ -228,8 +230,8 @@ def _rounds(seen: ServingObservation, record: RunRecord, served: Served, name: s
         emitted = 1.0 + sum(positions[:tokens])
     else:
         raise NotCoveredError("how many draft tokens were accepted is not stated", path=name, value=setup.draft)
-    source = next((s for s in DraftSource if s.value in (setup.draft or "").lower()), None)
-    if source is None or source is DraftSource.NONE:
+    source = next((known for word, known in _DRAFTS.items() if word in (setup.draft or "").lower()), None)
+    if source is None:
         raise NotCoveredError("a draft of this kind has no known cost", path=name, value=setup.draft)
     shape = draft_shape(served.architecture, source, None, served.ranks)
     forwards = 1 if shape.parallel else tokens

@@ -52,3 +52,11 @@ def test_who_waits_does_not_run(tmp_path, times):
 def test_a_median_gap_stands_for_the_token_time_of_unknown_arrivals(tmp_path):
     found = read(tmp_path, request_rate="trace", mean_ttft_ms=500.0, p99_tpot_ms=30.0, median_itl_ms=20.0)
     assert (found.loops[0].tpot_s, found.loops[0].concurrency) == (pytest.approx(0.020), pytest.approx(4.0))
+
+
+@pytest.mark.parametrize("name", ["ngram", "NGRAM", "[ngram] lookup"])
+def test_engines_call_the_lookup_of_n_grams_by_its_own_name(tmp_path, name):
+    """Two tokens a round as measured; the search takes 0.1 ms a round (section 8.5.2), no weights are read."""
+    drafted = {"draft": name, "draft_tokens": 3, "spec_decode_acceptance_length": 2.0, "mean_tpot_ms": 20.0, "mean_ttft_ms": 500.0}
+    engine = read(tmp_path, **drafted).runs[0].engine
+    assert (engine.draft_tokens, engine.tokens_per_round, engine.seconds_by_rows) == (3, 2.0, (0.0, pytest.approx(1e-4)))
