@@ -51,6 +51,7 @@ def test_from_a_file_to_a_plan_and_back_to_the_same_plan(home, capsysbinary):
     file = str(made.step_table(home / "steps.csv"))
     stored = answer(capsysbinary, "import", file, *KNOWN, *columns())
     assert [one["id"] for one in stored["stored"]] == [1, 2, 3, 4, 5, 6, 7]
+    assert stored["counts"] == {"stored": 7, "incomplete": 0, "refused": 0, "ignored": 0, "duplicates": 0}
     assert len(answer(capsysbinary, "runs")) == 7
     (fitted,) = answer(capsysbinary, "calibrate", "--plot", str(home / "r.svg"))
     assert (home / "r.svg").read_text().startswith("<svg")
