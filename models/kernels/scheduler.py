@@ -247,7 +247,7 @@ def finish_prompts(w: World) -> None:
 def cancel_due(w: World) -> None:
     """Cancelled requests stop here: the iterations submitted have ended, so their blocks are free (section 8.3.2)."""
     state = w.state[0]
-    while next_cancel_time(w) <= state.seen:
+    while next_cancel_time(w) <= state.seen + INSTANT:
         request = w.cancel_order[state.next_cancel]
         state.next_cancel += 1
         if w.results[request].status != PENDING or w.results[request].arrival < 0.0:
@@ -309,11 +309,12 @@ def take_events(w: World) -> None:
     """Arrivals, cancellations and prepared drafts since the last decision."""
     state = w.state[0]
     skip_followers(w)
-    while next_arrival_time(w) <= state.seen:
+    now = state.seen + INSTANT
+    while next_arrival_time(w) <= now:
         receive_next(w)
-    if next_cancel_time(w) <= state.seen:
+    if next_cancel_time(w) <= now:
         cancel_due(w)
-    if next_prepared_time(w) <= state.seen + INSTANT:
+    if next_prepared_time(w) <= now:
         prepared_due(w)
 
 
@@ -339,10 +340,10 @@ def build_batch(w: World) -> None:
 def next_event(w: World) -> float:
     """When a run has to stop because of the clock: an arrival that could be admitted or refused, or a cancellation."""
     state, settings = w.state[0], w.settings
-    until = min(next_cancel_time(w), next_prepared_time(w) - INSTANT)
+    until = min(next_cancel_time(w), next_prepared_time(w))
     if state.open > 0 or settings.admission_limit > 0:
         until = min(until, next_arrival_time(w))
-    return until
+    return until - INSTANT
 
 
 @compiled

@@ -6,6 +6,7 @@ Order of a scheduling decision (CHUNKED is vLLM V1 and Sarathi; CONTINUOUS is Or
 3. unless somebody was preempted, waiting requests are admitted first come first served, the preempted ones before all. With
    deadlines in view the head of the line is refused when it would be late, or goes behind everybody who may still be on time.
 PREFILL_FIRST (SGLang without mixed chunks, vLLM V0) does 2 and 3 first and decodes only when they have nothing.
+What happens within a nanosecond after an iteration's end is seen at its end: equal steps often meet even arrivals.
 FIXED admits a whole group when the previous one is done, prefills all of it, then decodes to the end.
 """
 
@@ -248,7 +249,7 @@ def place_request(w: World, request: int, target: int, hit: int) -> int:
     state.recomputed += max(w.results[request].lost - w.slots[slot].computed, 0)
     w.results[request].lost = 0
     if w.results[request].scheduled < 0.0:
-        w.results[request].scheduled = state.time
+        w.results[request].scheduled = max(state.time, w.results[request].arrival)
     return slot
 
 

@@ -362,7 +362,7 @@ def finish_slot(w: World, slot: int, status: int) -> None:
     """The request is complete or cancelled: blocks and slot are free from now on. Who gave up before the end got no answer."""
     state, settings = w.state[0], w.settings
     request = w.slots[slot].request
-    if settings.cancel_count > 0 and w.cancel[request] < state.time:
+    if settings.cancel_count > 0 and w.cancel[request] < state.time - INSTANT:
         status = CANCELLED
     release_blocks(w, slot)
     run_remove(w, slot)

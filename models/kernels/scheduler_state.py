@@ -23,7 +23,7 @@ RESERVE_CHUNK, RESERVE_PROMPT, RESERVE_WHOLE = 0, 1, 2
 CACHE_OFF, CACHE_LRU, CACHE_VALUE = 0, 1, 2
 PENDING, FINISHED, TOO_LARGE, OVER_LIMIT, LATE, CANCELLED = 0, 1, 2, 3, 4, 5
 NEVER = 1 << 60
-INSTANT = 1e-9  # a draft that is ready this close to a step's end (equal steps often meet) is ready at its end
+INSTANT = 1e-9  # s: what happens so soon after a step's end (equal steps often meet their arrivals) is seen at its end
 
 STEP_FIELDS = (
     "form", "inverse_peak_flops", "inverse_peak_bytes", "flops_per_token", "flops_per_logit_row", "flops_per_pair",

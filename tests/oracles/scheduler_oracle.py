@@ -15,6 +15,7 @@ from tests.oracles.prices_oracle import Prices
 from tests.oracles.request_oracle import Request
 
 MASK = (1 << 64) - 1
+INSTANT = 1e-9
 
 
 def uniform(seed, request, draw):
@@ -86,7 +87,7 @@ class Oracle(Pages, Prices):
 
     def receive(self):
         while True:
-            due = [r for r in self.requests if r.status == "pending" and r.arrival <= self.seen]
+            due = [r for r in self.requests if r.status == "pending" and r.arrival <= self.seen + INSTANT]
             if not due:
                 return
             r = min(due, key=lambda x: (x.arrival, x.index))
@@ -105,7 +106,7 @@ class Oracle(Pages, Prices):
 
     def cancel_due(self):
         for r in sorted(self.requests, key=lambda x: (x.cancel, x.index)):
-            if r.cancel > self.seen or r.status not in ("queued", "running"):
+            if r.cancel > self.seen + INSTANT or r.status not in ("queued", "running"):
                 continue
             if r.status == "running":
                 self.leave(r)
@@ -279,7 +280,7 @@ class Oracle(Pages, Prices):
         self.recomputed += max(r.lost - r.computed, 0)
         r.lost = 0
         if r.scheduled < 0:
-            r.scheduled = self.now
+            r.scheduled = max(self.now, r.arrival)
         self.running.append(r)
         self.prefilling.append(r)
         need = self.blocks(self.reach(r, hit, chunk)) - hit
@@ -318,7 +319,7 @@ class Oracle(Pages, Prices):
         self.leave(r)
         self.extend(r, final)
         self.release(r)
-        self.end(r, "cancelled" if r.cancel < self.now else "finished")
+        self.end(r, "cancelled" if r.cancel < self.now - INSTANT else "finished")
 
     def after_prompts(self):
         for r, chunk in self.batch:
@@ -332,7 +333,7 @@ class Oracle(Pages, Prices):
             if r.emitted == r.output:
                 self.running.remove(r)
                 self.release(r)
-                self.end(r, "cancelled" if r.cancel < self.now else "finished")
+                self.end(r, "cancelled" if r.cancel < self.now - INSTANT else "finished")
             elif self.e.preparation_s and r.emitted == 1:
                 r.ready = self.now + self.e.preparation_s
             else:
@@ -349,7 +350,7 @@ class Oracle(Pages, Prices):
         while any(r.status in ("pending", "queued", "running") for r in self.requests):
             self.receive()
             self.cancel_due()
-            for r in [x for x in self.running if x.ready <= self.seen + 1e-9]:
+            for r in [x for x in self.running if x.ready <= self.seen + INSTANT]:
                 self.begin(r)
             self.batch, self.preempted, self.budget = [], False, self.e.token_budget
             if mixed:

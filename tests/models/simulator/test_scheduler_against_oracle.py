@@ -5,7 +5,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, currently_in_test_context, given, note, settings
 from hypothesis import strategies as st
 
 from models.kernels import scheduler_state
@@ -146,7 +146,8 @@ def close(fast, slow):
 
 def agree(case, prefill, decode):
     requests, engine, deadlines, seed = case
-    note(repr(case))
+    if currently_in_test_context():
+        note(repr(case))
     slow = Oracle(requests, engine, prefill, decode, seed=seed, deadlines=deadlines).run()
     fast = simulate(requests, engine, prefill, decode, seed=seed, deadlines=deadlines)
     records, told = fast.records, slow.requests
@@ -281,3 +282,19 @@ def test_who_is_on_time_overtakes_the_late_who_do_not_fit():
     scheduled = simulate(requests, engine, model, deadlines=deadlines).records["scheduled"]
     np.testing.assert_allclose(scheduled[[0, 2, 3]], [0.0, 0.6, 0.8], atol=0.0101)
     assert scheduled[1] > 1.1
+
+
+def test_arrivals_and_departures_at_the_end_of_equal_steps_are_seen_there():
+    """Steps of 20 ms, somebody every 100 ms, who leaves after a second: adding runs up and adding steps up round otherwise."""
+    count = 60
+    arrival = np.arange(count) / 10 + 1.1
+    requests = RequestArrays(
+        arrival, np.full(count, 40), np.full(count, 90), cancel=np.where(np.arange(count) % 3 == 0, arrival + 1.0, np.inf)
+    )
+    model = StepModel(LINEAR, 1e30, 1e30, 0, 0, 0, 0, 0, 0, fixed_s=0.02)
+    engine = EngineParameters(max_num_seqs=16, token_budget=64, kv_blocks=80)
+    agree((requests, engine, None, 0), model, None)
+    told, stepwise = (simulate(requests, engine, model, timeline=timeline).records for timeline in (False, True))
+    for name in ("scheduled", "first", "last", "max_gap"):
+        close(told[name], stepwise[name])
+    close(told["scheduled"][:3], arrival[:3])
