@@ -12,9 +12,9 @@ Arrivals and lengths are those that were sent. For each metric: the median's err
 that was fitted is predicted. The machine has two virtual cores, which the load generator shares. How much its speed differs from run to
 run, whatever is fitted, shows in what a request met that had the engine to itself (``alone``): seconds a prompt token, gaps by context.
 
-Seen in the logs and in the engine's source, not in the model: decoders in slots that are not neighbours run as execution batches of their own
-(src/llama-batch.cpp, split_equal); a lone decoder's context, padded to 256 cells, is cut evenly among the threads from 512 cells on, so that
-one thread waits for the other (ggml/src/ggml-cpu/ops.cpp); the weights return to the cache within some eight tokens after a prompt.
+Seen in the logs and in the engine's source, not in the model: decoders whose slots are not neighbours run in execution batches of their own
+(src/llama-batch.cpp, split_equal); a lone decoder's context, padded to 256 cells, is cut evenly among the threads from 512 cells on, so one
+thread waits for the other (ggml/src/ggml-cpu/ops.cpp); the weights return to the cache within some eight tokens after a prompt.
 """
 
 from __future__ import annotations
