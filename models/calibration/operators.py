@@ -86,13 +86,16 @@ class OperatorSteps:
         return replace(self, attention=replace(self.attention, axes=(chunk, cached, decoders, context / factor)))
 
     def seconds(self, steps: Floats, scales: Scales = AS_PROFILED) -> Floats:
-        """Seconds of ``steps`` (M, 4): chunk, cached, decoders, context of one chunk at most beside equal decoders."""
+        """Seconds of ``steps`` (M, 4): chunk, cached, decoders, context of one chunk at most beside equal decoders.
+
+        Attention beyond the grid as in ``models.kernels.scheduler_attention``: linear, no less than at the grid's nearest point.
+        """
         chunk, _, decoders, _ = steps.T
         grid, table = _scaled(self.attention, scales), self._table(scales)
         at = np.where(chunk > 0, np.maximum(chunk, grid.axes[0][1]), 0.0)
-        attention = RegularGridInterpolator(grid.axes, grid.seconds, bounds_error=False, fill_value=None)(
-            np.column_stack([at, steps[:, 1:]])
-        )
+        point = np.column_stack([at, steps[:, 1:]])
+        linear = RegularGridInterpolator(grid.axes, grid.seconds, bounds_error=False, fill_value=None)
+        attention = np.maximum(linear(point), linear(np.minimum(point, [axis[-1] for axis in grid.axes])))
         rows = np.interp(chunk + decoders, np.arange(len(table)), table)
         found: Floats = attention + rows + self._model(scales).per_sequence_s * (decoders + (chunk > 0))
         return found

@@ -1,4 +1,5 @@
-"""Attention of a step from a grid of measured seconds: linear along each axis between its knots, by the last piece beyond them.
+"""Attention of a step from a grid of measured seconds: linear along each axis between its knots, by the last piece beyond them, but
+never below the nearest point of the grid (where last pieces of several axes meet, one may fall as another grows).
 
 Axes: tokens of a prefill chunk, tokens cached before it, decoders, context of a decoder. A step without prefill is the slab at chunk 0;
 the kernel changes regime as soon as one row prefills, so a shorter chunk than the first one measured costs as that one.
@@ -9,9 +10,9 @@ Notation: S chunks of c tokens after h cached ones (their means), n decoders wit
 from __future__ import annotations
 
 from models.kernels.jit import part, rare
+from models.kernels.lines import FOREVER, larger
 from models.kernels.scheduler_state import World
 
-FOREVER = 1e18
 CHUNK, CACHED, DECODERS, CONTEXT = 0, 1, 2, 3
 
 
@@ -25,6 +26,17 @@ def cell(w: World, axis: int, x: float) -> tuple[int, float]:
     return place, (x - low) / (w.knots[axis, place + 1] - low)
 
 
+@part
+def across(w: World, i: int, a: float, j: int, b: float, k: int, c: float, m: int) -> float:
+    """The grid between the knots i, i + 1 (share a), j, j + 1 (b) and k, k + 1 (c) at context knot m."""
+    found = 0.0
+    for corner in range(8):
+        up_i, up_j, up_k = corner & 1, (corner >> 1) & 1, corner >> 2
+        weight = (a if up_i else 1.0 - a) * (b if up_j else 1.0 - b) * (c if up_k else 1.0 - c)
+        found += weight * w.attention[i + up_i, j + up_j, k + up_k, m]
+    return found
+
+
 @rare
 def grid_line(w: World, chunk: float, cached: float, decoders: float, context: float) -> tuple[float, float, float]:
     """(seconds, seconds a context token, context tokens for which that holds) of one chunk beside decoders."""
@@ -32,15 +44,17 @@ def grid_line(w: World, chunk: float, cached: float, decoders: float, context: f
     j, b = cell(w, CACHED, cached)
     k, c = cell(w, DECODERS, decoders)
     m, d = cell(w, CONTEXT, context)
-    low, high = 0.0, 0.0
-    for corner in range(8):
-        up_i, up_j, up_k = corner & 1, (corner >> 1) & 1, corner >> 2
-        weight = (a if up_i else 1.0 - a) * (b if up_j else 1.0 - b) * (c if up_k else 1.0 - c)
-        low += weight * w.attention[i + up_i, j + up_j, k + up_k, m]
-        high += weight * w.attention[i + up_i, j + up_j, k + up_k, m + 1]
     width = w.knots[CONTEXT, m + 1] - w.knots[CONTEXT, m]
-    last = m + 2 == w.attention.shape[CONTEXT]
-    return low + d * (high - low), (high - low) / width, FOREVER if last else (1.0 - d) * width
+    low, high = across(w, i, a, j, b, k, c, m), across(w, i, a, j, b, k, c, m + 1)
+    value, slope = low + d * (high - low), (high - low) / width
+    until = (1.0 - d) * width if d < 1.0 else FOREVER
+    if max(a, b, c, d) >= 1.0:
+        a, b, c = min(a, 1.0), min(b, 1.0), min(c, 1.0)
+        low, high = across(w, i, a, j, b, k, c, m), across(w, i, a, j, b, k, c, m + 1)
+        nearest, growth = low + min(d, 1.0) * (high - low), (high - low) / width if d < 1.0 else 0.0
+        value, slope, crossing = larger(value, slope, nearest, growth)
+        until = min(until, crossing)
+    return value, slope, until
 
 
 @part

@@ -19,20 +19,25 @@ class Prices:
         return table[min(int(n), len(table) - 1)] if table else 0.0
 
     def attention(self, decoders):
-        """The grid at the means of the chunks and of the decoders, interpolated by scipy (which extrapolates linearly)."""
+        """The grid at the means of the chunks and of the decoders, by scipy, which extrapolates linearly; no less than at its edge."""
         grid = self.e.attention
         if grid is None:
             return 0.0
-        at = RegularGridInterpolator(grid.axes, grid.seconds, bounds_error=False, fill_value=None)
+        linear = RegularGridInterpolator(grid.axes, grid.seconds, bounds_error=False, fill_value=None)
+
+        def at(point):
+            nearest = tuple(min(x, axis[-1]) for x, axis in zip(point, grid.axes, strict=True))
+            return max(float(linear(point)), float(linear(nearest)))
+
         n = len(decoders)
         x = sum(self.context(r) for r in decoders) / n if n else 0.0
         if not self.batch:
-            return float(at((0.0, 0.0, n, x)))
+            return at((0.0, 0.0, n, x))
         rows, count = sum(c for _, c in self.batch), len(self.batch)
         chunk = max(rows / count, grid.axes[0][1])
         cached = sum(c * r.computed + c * (c + 1) / 2 for r, c in self.batch) / rows - (rows / count + 1) / 2
-        more = float(at((chunk, cached, 0.0, 0.0))) - grid.seconds[1, 0, 0, 0]
-        return float(at((chunk, cached, n, x))) + (count - 1) * max(more, 0.0)
+        more = at((chunk, cached, 0.0, 0.0)) - grid.seconds[1, 0, 0, 0]
+        return at((chunk, cached, n, x)) + (count - 1) * max(more, 0.0)
 
     def context(self, r):
         return r.prompt if self.e.constant_context else r.target + r.since_join
