@@ -4,7 +4,8 @@ Notation: the p-th percentile of n values is number ceil(p n / 100) of the sorte
 start + i slope, i < length, each ``weight`` times (slope >= 0); ceil((edge - start) / slope) of them, between 0 and length, lie below
 an edge.
 Selection. A systematic sample brackets the wanted rank (Floyd and Rivest, Algorithm 489, 1975). One pass counts what lies below and
-inside the bracket and keeps the entries with values inside; counts at equally spaced edges then narrow it, until one value is left.
+inside the bracket and keeps the entries with values inside; counts at edges in it, the sample's and then equally spaced ones, narrow it
+until one value is left.
 An edge divides an entry at the same place whenever it is asked, so every value is counted once; rounding can only swap values
 that differ in their last digits. The counting loops hold no branch: compilers turn them into vector instructions.
 """

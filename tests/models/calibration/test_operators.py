@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from models.calibration.operator_fit import Served, fit_scales
-from models.calibration.operators import Link, Scales, attention_grid, operator_steps
+from models.calibration.operators import Link, OperatorSteps, Scales, attention_grid, operator_steps
 from models.catalog.devices import load_device
 from models.errors import FileFormatError, InputError, NotCoveredError
 from models.kernels.step import causal_pairs
 from models.readers.load import load_architecture
 from models.readers.operator_profile import choose_profile, read_operator_profile
 from models.simulate import simulate
-from models.simulation_types import EngineParameters, RequestArrays
+from models.simulation_types import AttentionGrid, EngineParameters, RequestArrays
 from tests.oracles import operator_profiles as formula
 
 DENSE, ROUTED = "Qwen/Qwen3-32B", "Qwen/Qwen3-30B-A3B"
@@ -95,6 +95,15 @@ def test_points_on_no_lattice():
     grid = attention_grid(np.array([*rows, (0, 0, 1, 10, 1.0), (0, 0, 3, 20, 3.0)], float))
     want = [[bilinear(c, h) for h in grid.axes[1]] for c in grid.axes[0][1:]]
     assert grid.seconds[1:, :, 0, 0] == pytest.approx(np.array(want))
+
+
+def test_beyond_the_grid_attention_is_linear_but_never_below_the_nearest_point():
+    """3 ms for many decoders, for long contexts and for both: the last pieces alone would give 9 + 9 - 27 = -9 ms three times as far."""
+    seconds = np.broadcast_to([[0.0, 3e-3], [3e-3, 3e-3]], (2, 2, 2, 2)).copy()
+    grid = AttentionGrid((np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.array([0.0, 4.0]), np.array([0.0, 100.0])), seconds)
+    costs = OperatorSteps(np.zeros(20), grid, 0.0, 0.0, (0.0, 0.0, 0.0), np.zeros(20))
+    asked = np.array([[0.0, 0.0, 12.0, 300.0], [0.0, 0.0, 6.0, 50.0], [0.0, 0.0, 4.0, 50.0]])
+    np.testing.assert_allclose(costs.seconds(asked), [3e-3, 3.75e-3, 3e-3])
 
 
 def test_uneven_contexts_cost_towards_the_longest(tmp_path):
