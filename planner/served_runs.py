@@ -34,7 +34,8 @@ _MOST_REQUESTS = 512  # drawn of a run that had more
 _BURST = 10 * _MOST_REQUESTS  # … of one that has no steady state, or reaches it late
 _LOOPS = 8  # requests drawn for each that runs at once, at most
 _QUANTILES = 200
-TURNAROUND = "1 ms"  # from a client's answer to its next request at the engine: by then the next step has begun
+TURNAROUND = "1 ms"  # from a client's answer to its next request at the engine: by then the next step has begun. An engineering
+# estimate, made while looking at the loads that bench/measure_here.py recorded; what counts is that it is not 0
 _DRAFTS = {s.value: s for s in DraftSource if s is not DraftSource.NONE} | {"ngram": DraftSource.LOOKUP, "nextn": DraftSource.MTP}
 """A word in the engines' names of their drafts, and what it is."""
 _SEQUENCES = 4096  # where neither setup nor engine limits them: the pool does

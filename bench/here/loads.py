@@ -7,10 +7,11 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+from planner.served_runs import TURNAROUND
+
 FIRST_WORD, VOCABULARY = 300, 8192
 KV_NAMES = {"f16": "bf16", "q8_0": "q8_0", "q4_0": "q4_0"}
 """The engine's 16-bit cache is f16; a configuration calls every 16-bit cache bf16."""
-TURNAROUND = "1 ms"  # from a client's answer to its next request at the engine: by then the next step has begun
 
 
 @dataclass(frozen=True)
