@@ -1,8 +1,8 @@
 """Machine code of kernels: built by numba once, kept on disk, loaded by llvmlite alone.
 
 Importing numba and setting it up takes a second, so a process that finds its code on disk never does. A file holds one kernel
-for one list of argument types and one processor: the SHA-256 of the object code, then the code. Its name tells the sources of
-all kernels apart. Whatever is missing or damaged is built again.
+for one list of argument types and one processor: the SHA-256 of the object code, then the code. Its name tells the sources that
+the kernel is built from apart. Whatever is missing or damaged is built again.
 The code takes a table of 64-bit words: for each array its address and shape, for each number its bits.
 """
 
@@ -12,6 +12,7 @@ import ctypes
 import hashlib
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +25,7 @@ import numpy as np
 
 OPTIONS = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 NAME = "kernel"
+IMPORTS = re.compile(r"^\s*from models\.kernels[\w\s.,(]*", re.MULTILINE)  # parsing in full takes 80 ms
 EXTERNAL = {"pow", "memcpy", "memmove", "memset"}  # of the C library; anything else would be Python's or numba's
 NO_VALUE = -2  # numba's status of a function that returned None
 
@@ -51,8 +53,9 @@ class Piece:
 
 def load(function: Callable[..., object], types: str, arguments: tuple[object, ...]) -> Callable[[int], None]:
     """The code of ``function`` for arguments of these types, from disk or newly built; it takes the address of the table."""
-    stem = f"{function.__module__.rsplit('.', 1)[-1]}.{function.__name__}-"
-    name = f"{stem}{_sources()}-{hashlib.sha256(f'{types}{_platform()}'.encode()).hexdigest()[:16]}.o"
+    module = function.__module__.rsplit(".", 1)[-1]
+    stem = f"{module}.{function.__name__}-"
+    name = f"{stem}{_sources(module)}-{hashlib.sha256(f'{types}{_platform()}'.encode()).hexdigest()[:16]}.o"
     code = next((found for folder in _folders() if (found := _read(folder / name))), None)
     if code is None:
         code = _build(function, arguments)
@@ -61,12 +64,16 @@ def load(function: Callable[..., object], types: str, arguments: tuple[object, .
 
 
 @cache
-def _sources() -> str:
-    """Digest of every kernel's source: a kernel depends on the pieces that it calls."""
-    digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
+def _sources(module: str) -> str:
+    """Digest of what a kernel of this module is built from: the module's source and those of all that it imports from this folder."""
+    folder, texts, wanted = Path(__file__).parent, dict[str, str](), {module}
+    here = {file.stem for file in folder.glob("*.py")}
+    while wanted:
+        name = wanted.pop()
+        texts[name] = (folder / f"{name}.py").read_text(encoding="utf-8")
+        named = re.findall(r"\w+", " ".join(IMPORTS.findall(texts[name])))
+        wanted |= here.intersection(named) - texts.keys()
+    return hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
 
 
 @cache
@@ -119,7 +126,7 @@ def _store(stem: str, name: str, code: bytes) -> None:
             draft.write_bytes(hashlib.sha256(code).digest() + code)
             draft.replace(folder / name)
             for old in folder.glob(f"{stem}*.o"):
-                if not old.name.startswith(f"{stem}{_sources()}"):
+                if not old.name.startswith(name.rpartition("-")[0]):
                     old.unlink(missing_ok=True)
         except OSError:
             continue

@@ -1,12 +1,15 @@
-"""Compiled code is kept on disk, found again without the compiler, and built again where the file is damaged."""
+"""Compiled code is kept on disk, found again without the compiler, and built again where it is damaged or made from other sources."""
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import models
 from models.kernels.scheduler_state import RESULT
 from models.kernels.statistics import count_waiting
 
@@ -22,9 +25,9 @@ print(*counts.tolist(), "numba" in sys.modules)
 """
 
 
-def run(folder):
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True)
+def run(folder, *path):
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder), "PYTHONPATH": os.pathsep.join([*map(str, path), *sys.path])}
+    done = subprocess.run([sys.executable, "-P", "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True)
     return done.stdout.split()
 
 
@@ -35,6 +38,19 @@ def test_code_is_built_once_and_a_damaged_file_again(tmp_path):
     kept.write_bytes(kept.read_bytes()[:-1] + b"?")
     assert run(tmp_path) == ["2", "1", "True"]
     assert run(tmp_path) == ["2", "1", "False"]
+
+
+def test_code_is_built_again_for_other_sources_of_its_own_alone(tmp_path):
+    """``statistics`` imports ``scheduler_state``, which imports ``jit``; it has nothing of the scheduler."""
+    kernels = tmp_path / "models" / "kernels"
+    shutil.copytree(Path(models.__file__).parent, kernels.parent, ignore=shutil.ignore_patterns("__pycache__"))
+    kept = []
+    for source, built in (("statistics", True), ("scheduler", False), ("scheduler_state", True), ("jit", True), ("gap_ranks", False)):
+        with (kernels / f"{source}.py").open("a") as file:
+            file.write("# changed\n")
+        assert run(tmp_path, tmp_path) == ["2", "1", str(built)]
+        kept += tmp_path.glob("*.o")
+    assert [len(list(tmp_path.glob("*.o"))), len(set(kept))] == [1, 3]  # what older sources left is dropped
 
 
 def test_strided_arrays_are_refused():
