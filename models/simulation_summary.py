@@ -101,7 +101,7 @@ def gap_spread(result: SimulationResult) -> tuple[Spread, float]:
     ranks = [nearest_rank(count, percent) for percent in PERCENTS]
     mean, longest = counters["gap_total"] / count, counters["gap_max"]
     if not counters["gaps_binned"]:
-        p50, p90, p95, p99 = gap_ranks(result.gaps, ranks, count, longest)
+        p50, p90, p95, p99 = gap_ranks(result.gaps, ranks, count)
         return Spread(count, mean, p50, p90, p95, p99, longest), 0.0
     from models.kernels.scheduler_events import fold_log  # noqa: PLC0415
 
