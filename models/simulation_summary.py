@@ -114,14 +114,17 @@ def gap_spread(result: SimulationResult) -> tuple[Spread, float]:
     return Spread(count, mean, p50, p90, p95, p99, longest), 2.0**-memory.HISTOGRAM_BITS
 
 
-def _measure(result: SimulationResult, klass: int) -> tuple[Records, Floats]:
-    """Counts and metrics (s, as the client sees them: delivery included) of the finished requests of one class, -1: all."""
+def _measure(result: SimulationResult, klass: int, half: float = 0.0, last: float = 0.0) -> tuple[Records, Floats]:
+    """Counts and metrics (s, as the client sees them: delivery included) of the finished requests of one class, -1: all.
+
+    Those waiting are counted at half the arrivals' time and at the last of them.
+    """
     from models.kernels import statistics  # noqa: PLC0415
 
     totals, metrics = np.zeros(1, statistics.TOTALS), np.empty((statistics.METRICS, len(result.records)))
     kinds = np.zeros(0, np.int64) if result.requests.klass is None else result.requests.klass
     limits = np.zeros((0, 4)) if result.deadlines is None else result.deadlines.table()
-    statistics.measure(result.records, result.requests.output, kinds, klass, limits, result.engine.delivery_s, metrics, totals)
+    statistics.measure(result.records, result.requests.output, kinds, klass, limits, result.engine.delivery_s, half, last, metrics, totals)
     if result.requests.branches is not None:
         mine = (result.records["status"] == Status.FINISHED) & (True if klass < 0 else kinds == klass)
         totals["output_tokens"] = (result.requests.output * result.requests.branches)[mine].sum()
@@ -146,15 +149,12 @@ def _class(totals: Records, metrics: Floats, span: float) -> ClassSummary:
     )  # fmt: skip
 
 
-def _growth(result: SimulationResult, first: float, last: float) -> float:
-    """Requests a second by which the queue grows while traffic arrives: slope of the waiting count over the arrival span."""
-    from models.kernels.statistics import count_waiting  # noqa: PLC0415
-
-    half, counts = (first + last) / 2, np.zeros(2, np.int64)
-    if not last > half:
-        return 0.0
-    count_waiting(result.records, np.array([half, last]), counts)
-    return float(counts[1] - counts[0]) / (last - half)
+def _arrivals(result: SimulationResult) -> tuple[float, float]:
+    """First and last arrival that the engine received (s)."""
+    received = result.records["arrival"]
+    if received.min(initial=0.0) < 0.0:
+        received = received[received >= 0.0]
+    return float(received.min(initial=math.inf)), float(received.max(initial=0.0))
 
 
 def _overload(more: float, arrivals: float) -> bool:
@@ -165,14 +165,16 @@ def _overload(more: float, arrivals: float) -> bool:
 def summarise(result: SimulationResult, *, watts: float | None = None) -> SimulationSummary:
     """The figures of one run. ``watts`` (a power cap) gives joules as an upper bound while the engine is busy."""
     counters = result.counters
-    totals, metrics = _measure(result, -1)
-    first, last, makespan = (float(totals[name]) for name in ("first_arrival", "last_arrival", "last_end"))
+    first, last = _arrivals(result)
+    half = (first + last) / 2
+    totals, metrics = _measure(result, -1, half, last)
+    makespan = float(totals["last_end"])
     span = max(makespan - first, 1e-12) if math.isfinite(first) else 1e-12
     overall = _class(totals, metrics, span)
     names = () if result.requests.klass is None else result.requests.class_names
     by_class = {name: _class(*_measure(result, place), span) for place, name in enumerate(names)}
     itl, resolution = gap_spread(result)
-    growth = _growth(result, first, last)
+    growth = float(totals["waiting_last"] - totals["waiting_half"]) / (last - half) if last > half else 0.0
     looked = counters["lookups_tokens"]
     return SimulationSummary(
         overall=overall, by_class=by_class, itl=itl, itl_resolution=resolution, makespan_s=makespan, busy_s=counters["busy_s"],

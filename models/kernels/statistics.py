@@ -5,8 +5,6 @@ Notation: the p-th percentile of n values is number ceil(p n / 100) of the sorte
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from models.kernels.jit import compiled, part
@@ -16,7 +14,7 @@ TTFT, E2E, QUEUE, TPOT, LONGEST = 0, 1, 2, 3, 4  # rows of the metrics
 METRICS = 5
 TOTALS = np.dtype([
     ("requests", "i8"), ("finished", "i8"), ("several", "i8"), ("good", "i8"), ("output_tokens", "i8"),
-    ("first_arrival", "f8"), ("last_arrival", "f8"), ("last_end", "f8"),
+    ("waiting_half", "i8"), ("waiting_last", "i8"), ("last_end", "f8"),
 ])  # fmt: skip
 
 
@@ -34,49 +32,50 @@ def within(one: Row, tokens: int, delivery: float, limits: Table, kind: int) -> 
     )
 
 
+@part
+def waits(one: Row, moment: float) -> bool:
+    """Whether the request has arrived and neither started nor been refused by then."""
+    begun = one.last if one.scheduled < 0.0 else one.scheduled
+    return 0.0 <= one.arrival <= moment < begun
+
+
 @compiled
 def measure(
-    results: Table, output: Table, klass: Table, wanted: int, limits: Table, delivery: float, metrics: Table, totals: Table
-) -> None:
+    results: Table, output: Table, klass: Table, wanted: int, limits: Table, delivery: float, half: float, last: float,
+    metrics: Table, totals: Table
+) -> None:  # fmt: skip
     """Metrics of the finished requests of one class (-1: all), side by side: (METRICS, requests) seconds, and their counts.
 
-    A row holds ``finished`` values; of TPOT and LONGEST, which take several tokens, ``several``. Times are of all requests.
+    A row holds ``finished`` values; of TPOT and LONGEST, which take several tokens, ``several``. Of all requests of the class: the
+    last end, and how many wait at the moments ``half`` and ``last``.
     """
-    total = totals[0]
-    total.first_arrival = math.inf
+    ttft, e2e, queue, tpot, longest = metrics[TTFT], metrics[E2E], metrics[QUEUE], metrics[TPOT], metrics[LONGEST]
+    finished, several = np.uint64(0), np.uint64(0)  # without a sign, an index needs no test for places counted from the end
+    requests, good, output_tokens = 0, 0, 0
+    waiting_half, waiting_last, last_end = 0, 0, 0.0
     for place in range(results.shape[0]):
         kind = klass[place] if klass.shape[0] > 0 else 0
         if wanted >= 0 and kind != wanted:
             continue
         one, tokens = results[place], output[place]
-        total.requests += 1
-        if one.arrival >= 0.0:
-            total.first_arrival = min(total.first_arrival, one.arrival)
-        total.last_arrival = max(total.last_arrival, one.arrival)
-        total.last_end = max(total.last_end, one.last)
+        requests += 1
+        waiting_half, waiting_last = waiting_half + waits(one, half), waiting_last + waits(one, last)
+        last_end = max(last_end, one.last)
         if one.status != FINISHED:
             continue
-        metrics[TTFT, total.finished] = one.first - one.arrival + delivery
-        metrics[E2E, total.finished] = one.last - one.arrival + delivery
-        metrics[QUEUE, total.finished] = one.scheduled - one.arrival
-        total.finished += 1
-        total.output_tokens += tokens
+        ttft[finished] = one.first - one.arrival + delivery
+        e2e[finished] = one.last - one.arrival + delivery
+        queue[finished] = one.scheduled - one.arrival
+        finished += np.uint64(1)
+        output_tokens += tokens
         if tokens > 1:
-            metrics[TPOT, total.several] = (one.last - one.first) / (tokens - 1)
-            metrics[LONGEST, total.several] = one.max_gap
-            total.several += 1
-        if within(one, tokens, delivery, limits, kind):
-            total.good += 1
-
-
-@compiled
-def count_waiting(results: Table, moments: Table, counts: Table) -> None:
-    """Requests that have arrived and neither started nor been refused by each moment."""
-    for place in range(results.shape[0]):
-        one = results[place]
-        begun = one.last if one.scheduled < 0.0 else one.scheduled
-        for which in range(moments.shape[0]):
-            counts[which] += 0.0 <= one.arrival <= moments[which] < begun
+            tpot[several] = (one.last - one.first) / (tokens - 1)
+            longest[several] = one.max_gap
+            several += np.uint64(1)
+        good += within(one, tokens, delivery, limits, kind)
+    total = totals[0]
+    total.requests, total.finished, total.several, total.good, total.output_tokens = requests, finished, several, good, output_tokens
+    total.waiting_half, total.waiting_last, total.last_end = waiting_half, waiting_last, last_end
 
 
 def value_ranks(values: Table, ranks: list[int]) -> list[float]:

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 import models
-from models.kernels.scheduler_state import RESULT
-from models.kernels.statistics import count_waiting
+from models.kernels.gap_ranks import sample_gaps
+from models.kernels.scheduler_state import GapLog
 
 SCRIPT = """
 import sys
 import numpy as np
-from models.kernels.scheduler_state import RESULT
-from models.kernels.statistics import count_waiting
-records, counts = np.zeros(3, RESULT), np.zeros(2, np.int64)
-records["arrival"], records["scheduled"] = [1, 2, 3], [4, 5, 6]
-count_waiting(records, np.array([2.5, 5.5]), counts)
-print(*counts.tolist(), "numba" in sys.modules)
+from models.kernels.gap_ranks import sample_gaps
+from models.kernels.scheduler_state import GapLog
+log, sample = GapLog.empty(2), np.empty(2)
+log.start[:], log.slope[:], log.length[:], log.weight[:] = [2.0, 1.0], 0.0, 1, 3
+sample_gaps(log, sample, np.empty(2, np.int64))
+print(*sample.tolist(), "numba" in sys.modules)
 """
 
 
@@ -32,27 +32,27 @@ def run(folder, *path):
 
 
 def test_code_is_built_once_and_a_damaged_file_again(tmp_path):
-    assert run(tmp_path) == ["2", "1", "True"]
+    assert run(tmp_path) == ["2.0", "1.0", "True"]
     (kept,) = tmp_path.glob("*.o")
-    assert run(tmp_path) == ["2", "1", "False"]
+    assert run(tmp_path) == ["2.0", "1.0", "False"]
     kept.write_bytes(kept.read_bytes()[:-1] + b"?")
-    assert run(tmp_path) == ["2", "1", "True"]
-    assert run(tmp_path) == ["2", "1", "False"]
+    assert run(tmp_path) == ["2.0", "1.0", "True"]
+    assert run(tmp_path) == ["2.0", "1.0", "False"]
 
 
 def test_code_is_built_again_for_other_sources_of_its_own_alone(tmp_path):
-    """``statistics`` imports ``scheduler_state``, which imports ``jit``; it has nothing of the scheduler."""
+    """``gap_ranks`` imports ``scheduler_state``, which imports ``jit``; it has nothing of the scheduler."""
     kernels = tmp_path / "models" / "kernels"
     shutil.copytree(Path(models.__file__).parent, kernels.parent, ignore=shutil.ignore_patterns("__pycache__"))
     kept = []
-    for source, built in (("statistics", True), ("scheduler", False), ("scheduler_state", True), ("jit", True), ("gap_ranks", False)):
+    for source, built in (("gap_ranks", True), ("scheduler", False), ("scheduler_state", True), ("jit", True), ("statistics", False)):
         with (kernels / f"{source}.py").open("a") as file:
             file.write("# changed\n")
-        assert run(tmp_path, tmp_path) == ["2", "1", str(built)]
+        assert run(tmp_path, tmp_path) == ["2.0", "1.0", str(built)]
         kept += tmp_path.glob("*.o")
     assert [len(list(tmp_path.glob("*.o"))), len(set(kept))] == [1, 3]  # what older sources left is dropped
 
 
 def test_strided_arrays_are_refused():
     with pytest.raises(ValueError, match="contiguous"):
-        count_waiting(np.zeros(4, RESULT)[::2], np.zeros(2), np.zeros(2, np.int64))
+        sample_gaps(GapLog.empty(2), np.empty(4)[::2], np.empty(2, np.int64))

@@ -89,9 +89,10 @@ def test_those_not_yet_begun_are_waiting():
     records["arrival"] = [0, 4, 5, 7, 10, -1]
     records["scheduled"] = [0, 11, 12, 13, -1, -1]
     records["last"] = [1, 14, 14, 15, 10, -1]
-    counts = np.zeros(2, np.int64)
-    statistics.count_waiting(records, np.array([5.0, 10.0]), counts)
-    assert counts.tolist() == [2, 3]
+    totals, everything = np.zeros(1, statistics.TOTALS), np.zeros(0, np.int64)
+    metrics = np.empty((statistics.METRICS, 6))
+    statistics.measure(records, np.ones(6, np.int64), everything, -1, np.zeros((0, 4)), 0.0, 5.0, 10.0, metrics, totals)
+    assert totals[["waiting_half", "waiting_last"]].tolist() == [(2, 3)]
 
 
 def test_the_gaps_of_few_long_answers_are_exact():
