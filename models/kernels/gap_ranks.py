@@ -58,15 +58,13 @@ def steps_below(start: float, slope: float, length: float, edge: float) -> float
 
 
 @part
-def tally(log: GapLog, entries: int, low: float, high: float) -> tuple[int, int]:
-    """Values below the bracket [low, high) and in it."""
-    below, inside = 0, 0
+def values_below(log: GapLog, entries: int, edge: float) -> int:
+    """Values below the edge in the first entries, with their weights."""
+    below = 0
     for place in range(entries):
-        start, slope, length, weight = log.start[place], log.slope[place], float(log.length[place]), int(log.weight[place])
-        first, end = steps_below(start, slope, length, low), steps_below(start, slope, length, high)
-        below += int(np.int32(first)) * weight
-        inside += int(np.int32(end - first)) * weight
-    return below, inside
+        steps = steps_below(log.start[place], log.slope[place], float(log.length[place]), edge)
+        below += int(np.int32(steps)) * int(log.weight[place])
+    return below
 
 
 @part
@@ -82,7 +80,7 @@ def keep(log: GapLog, entries: int, low: float, high: float, kept: GapLog, block
             firsts[place], counts[place] = first, int(np.int32(end - first))
             below += int(np.int32(first)) * weight
             inside += counts[place] * weight
-        many = np.uint64(0)
+        many = np.uint64(0)  # without a sign, an index needs no test for places counted from the end
         for place in range(upto - base):
             places[many] = place
             many += np.uint64(counts[place] > 0)
@@ -150,14 +148,14 @@ def narrow(log: GapLog, entries: int, total: int, rank: int, sample: Table, hold
         at, to = places_around(rank, total, size)
         lowest, highest = nth(sample, 0, size - 1, at), nth(sample, at, size - 1, to)
         low, high = edges_beside(lowest, highest)
-        below, inside = tally(log, entries, low, high)
+        below, upto = values_below(log, entries, low), values_below(log, entries, high)
         if rank <= below:
             low, high = 0.0, low
-        elif rank > below + inside:
+        elif rank > upto:
             low, high = high, np.inf
-        elif inside == total:  # many are equal: less lies above the lowest
+        elif upto - below == total:  # many are equal: less lies above the lowest
             low, high = edges_beside(lowest, lowest)[1], np.inf
-            if rank <= tally(log, entries, low, high)[0]:
+            if rank <= values_below(log, entries, low):
                 return lowest
         entries, below, total = keep(log, entries, low, high, log, block)
         rank -= below
