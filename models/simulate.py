@@ -13,7 +13,7 @@ import numpy as np
 
 from models.errors import ContradictionError, SolverError
 from models.kernels import scheduler_state as memory
-from models.kernels.step import StepModel
+from models.kernels.step import PHYSICAL, StepModel
 from models.simulation_types import (
     Cache,
     Deadlines,
@@ -34,16 +34,28 @@ KINDS = get_type_hints(memory.Settings)  # int or float, by setting
 
 
 def lower_step(model: StepModel) -> Records:
-    """The kernel's copy of a step model: divisions become multiplications."""
+    """The kernel's copy of a step model: seconds for each unit of work, so that it only multiplies and adds."""
+    peak, matmul, attention = (model.peak_flops * share for share in (1.0, model.matmul_efficiency, model.attention_efficiency))
+    priced = {
+        "floor_per_token_s": model.flops_per_token / peak, "floor_per_logit_row_s": model.flops_per_logit_row / peak,
+        "floor_per_pair_s": model.flops_per_pair / peak, "floor_per_byte_s": 1.0 / model.peak_bytes_per_s,
+        "compute_s": model.flops_per_token * model.half_rows / matmul, "compute_per_token_s": model.flops_per_token / matmul,
+        "compute_per_logit_row_s": model.flops_per_logit_row / matmul, "compute_per_pair_s": model.flops_per_pair / attention,
+        "memory_per_byte_s": 1.0 / (model.peak_bytes_per_s * model.bandwidth_efficiency),
+    }  # fmt: skip
     record = np.zeros((), memory.STEP)
     for name in memory.STEP_FIELDS:
-        if not name.startswith("inverse_"):
-            record[name] = getattr(model, name)
-    record["inverse_peak_flops"], record["inverse_peak_bytes"] = 1.0 / model.peak_flops, 1.0 / model.peak_bytes_per_s
-    record["inverse_matmul"] = 1.0 / (model.peak_flops * model.matmul_efficiency)
-    record["inverse_attention"] = 1.0 / (model.peak_flops * model.attention_efficiency)
-    record["inverse_bandwidth"] = 1.0 / (model.peak_bytes_per_s * model.bandwidth_efficiency)
+        record[name] = priced[name] if name in priced else getattr(model, name)
     return record
+
+
+def _floored(model: StepModel) -> bool:
+    """Whether the device's floor can bind: never where every part of a physical step stays at or above its own."""
+    efficient = max(model.matmul_efficiency, model.attention_efficiency, model.bandwidth_efficiency) <= 1.0
+    overlapped = min(model.overlap, model.host_overlap) >= 0.0 and max(model.overlap, model.host_overlap) <= 1.0
+    added = (model.half_rows, model.host_s, model.host_per_sequence_s)
+    later = (model.collective_s, model.collective_per_token_s, model.conversion_s_per_byte)
+    return model.form != PHYSICAL or not (efficient and overlapped and min(*added, *later) >= 0.0)
 
 
 def graph_padding(sizes: tuple[int, ...]) -> Integers:
@@ -61,8 +73,7 @@ def _settings(
     engine: EngineParameters,
     requests: RequestArrays,
     *,
-    one_model: bool,
-    pair_cost: float,
+    models: tuple[StepModel, StepModel],
     seed: int,
     stop: EarlyStop | None,
     timeline: bool,
@@ -74,7 +85,8 @@ def _settings(
         "paged": engine.kv_blocks > 0 or engine.cache != Cache.OFF,
         "block_tokens": engine.block_tokens, "total_blocks": engine.kv_blocks, "reserve": engine.reserve, "cache": engine.cache,
         "max_model_len": engine.max_model_len, "admission_limit": engine.admission_limit, "deadline_aware": engine.deadline_aware,
-        "one_model": one_model, "micro_batch": engine.micro_batch, "tiled_from": engine.tiled_from, "short_pair_cost": pair_cost,
+        "one_model": engine.micro_batch == 0 and models[0] == models[1], "floored": any(map(_floored, models)),
+        "micro_batch": engine.micro_batch, "tiled_from": engine.tiled_from, "short_pair_cost": models[0].short_pair_cost,
         "rows": engine.draft_tokens + 1, "random": random,
         "per_round": random or (on_demand and engine.draft_tokens > 0), "constant_context": engine.constant_context,
         "tokens_per_round": expected_tokens(engine), "kv_bytes": engine.kv_bytes_per_token, "state_bytes": engine.state_bytes_per_sequence,
@@ -177,17 +189,12 @@ def simulate(
     from models.kernels.scheduler import run_scheduler  # noqa: PLC0415  compiled code loads only where something is simulated
 
     count = len(requests)
-    one_model = engine.micro_batch == 0 and (decode is None or decode == prefill)
     tree = requests.prefixes if requests.prefixes is not None and engine.cache != Cache.OFF else PrefixTree.empty(0)
-    settings = _settings(
-        engine, requests, one_model=one_model, pair_cost=prefill.short_pair_cost, seed=seed, stop=early_stop, timeline=timeline
-    )
+    settings = _settings(engine, requests, models=(prefill, decode or prefill), seed=seed, stop=early_stop, timeline=timeline)
     span = float(requests.arrival.max(initial=0.0))
     state, nodes = _state(engine, max(span / SAMPLES * 2, 1e-3)), _nodes(tree, engine)
     links = np.zeros(len(nodes) + count if engine.cache != Cache.OFF else 1, memory.LINK)
     _warm(state, nodes, links, tree, engine)
-    results = np.zeros(count, memory.RESULT)
-    results["scheduled"] = results["first"] = results["last"] = results["arrival"] = -1.0
     follows, follower = _followers(requests)
     cancel = np.zeros(0) if requests.cancel is None else requests.cancel
     gaps, histogram, samples, rows = _logs(requests, timeline=timeline)
@@ -198,7 +205,7 @@ def simulate(
         _limits(requests, engine, deadlines), requests.arrival, requests.prompt, requests.output,
         np.zeros(0, np.int64) if requests.klass is None else requests.klass,
         follows, follower, requests.arrival, cancel, np.argsort(cancel, kind="stable"),
-        tree.path_start if len(tree.parent) else no_path, tree.paths, nodes, links, results,
+        tree.path_start if len(tree.parent) else no_path, tree.paths, nodes, links, np.empty(count, memory.RESULT),
         *_slots(engine), np.zeros(count, np.int32), np.zeros(engine.max_num_seqs + 1, np.int64),
         np.zeros(count if len(follows) else 1, memory.PENDING_ARRIVAL), np.zeros(4 * engine.max_num_seqs + 64, memory.STACK),
         gaps, histogram, samples, rows,
@@ -233,14 +240,14 @@ def _limits(requests: RequestArrays, engine: EngineParameters, deadlines: Deadli
     return np.full((len(requests.class_names), 4), np.inf) if engine.deadline_aware else np.zeros((0, 4))
 
 
-def _slots(engine: EngineParameters) -> tuple[Records, Integers, Integers, Integers, Records, Integers]:
+def _slots(engine: EngineParameters) -> tuple[Records, Integers, Integers, Integers, Integers, Integers]:
     size = engine.max_num_seqs
     return (
         np.zeros(size, memory.SLOT),
         np.arange(size)[::-1].copy(),
         np.zeros(size, np.int64),
         np.zeros(size if engine.preparation_s > 0 else 0, np.int64),
-        np.zeros(size + 1, memory.HEAP),
+        np.zeros(2 * size, np.int64),
         np.zeros(engine.block_tokens, np.int64),
     )
 

@@ -21,11 +21,12 @@ from models.kernels.scheduler_batch import (
     skip_followers,
 )
 from models.kernels.scheduler_blocks import available, blocks_of, extend_prefix, take_blocks
-from models.kernels.scheduler_events import log_gaps, next_finish, pending_pop, stack_push
+from models.kernels.scheduler_events import first_in_line, log_gaps, next_finish, pending_pop, stack_push
 from models.kernels.scheduler_record import record_rows, record_sample
 from models.kernels.scheduler_slots import (
     accepted_tokens,
     begin_decoding,
+    clear_results,
     drop_prefill,
     end_request,
     finish_slot,
@@ -36,6 +37,7 @@ from models.kernels.scheduler_slots import (
     prepare_draft,
     prepared_due,
     rounds_below,
+    seen,
     waiting,
     windows_filled,
 )
@@ -84,17 +86,26 @@ def rounds_within(w: World, block: int, room: int, most: int) -> int:
 
 
 @part
+def waited(w: World) -> bool:
+    """Whether a decoder waited since its last token: it joined outside an iteration, or others were prefilled between two rounds."""
+    state = w.state[0]
+    if mixes(w):
+        return w.settings.preparation_s > 0.0 and state.newcomers > 0
+    return state.newcomers > 0 or state.round_end < state.time
+
+
+@part
 def longest_run(w: World) -> int:
     """Iterations for which the batch stays the same, time-driven events aside."""
     state, settings = w.state[0], w.settings
-    if settings.every_iteration > 0 or settings.per_round > 0 or state.preempted_now > 0:
+    if settings.every_iteration > 0 or settings.per_round > 0 or (settings.total_blocks > 0 and state.preempted_now > 0):
         return 1
-    if state.decoding > 0 and (state.newcomers > 0 or (not mixes(w) and state.round_end < state.time)):
+    if state.decoding > 0 and waited(w):
         return 1
     most = state.same_for
     if state.decoding > 0:
         most = min(most, next_finish(w) - state.rounds)
-        if state.below > 0:
+        if settings.window > 0 and state.below > 0:
             most = min(most, rounds_below(w))
     if settings.cache != CACHE_OFF and waiting(w) > 0 and state.sequences > 0.0:
         return 1
@@ -112,7 +123,7 @@ def log_round_gaps(w: World, first: float, slope: float, count: int) -> None:
     """Gaps of the decoders of this run; a decoder that waited since its first token sees its own first gap."""
     state = w.state[0]
     before = state.time if mixes(w) else state.round_end  # when all others emitted last: those who just joined, now
-    if state.newcomers == 0 and before == state.time:
+    if not waited(w):
         log_gaps(w, first, slope, count, state.decoders)
         stack_push(w, first + slope * (count - 1.0))
         return
@@ -164,37 +175,45 @@ def advance(w: World, first: float, slope: float, count: int) -> None:
             take_blocks(w, rounds_need(w, settings.block_tokens, state.rounds + 1, count - 1))
         state.rounds += count
         state.context += count * state.growth
-        state.window_context += count * state.window_growth
-    start = state.time
+        if settings.window > 0:
+            state.window_context += count * state.window_growth
+    if settings.async_scheduling > 0:
+        state.seen = state.time + run_seconds(first, slope, count - 1)
     state.time += seconds
-    state.seen = start + run_seconds(first, slope, count - 1) if settings.async_scheduling > 0 else state.time
     state.busy_s += seconds
     state.iterations += count
     if state.decoding > 0:
         state.round_end = state.time
         if settings.random > 0:
             draw_round(w)
-        if state.below > 0:
+        if settings.window > 0 and state.below > 0:
             windows_filled(w)
     state.round_blocks_taken = 0
-    if state.sequences > 0.0:
-        for place in range(state.prefilling):
-            slot = w.prefills[place]
-            w.slots[slot].computed += w.slots[slot].chunk * count
-            state.prefilled += w.slots[slot].chunk * count
-            if count > 1 and settings.paged > 0 and w.slots[slot].chunk > 0:
-                need = blocks_of(w.slots[slot].computed, settings.block_tokens) - w.slots[slot].held
-                if need > 0:
-                    take_blocks(w, need)
-                    w.slots[slot].held += need
-                extend_prefix(w, slot, w.slots[slot].computed)
+    state.prefilled += int(state.new_tokens) * count
+    if settings.paged > 0 and count > 1 and state.sequences > 0.0:
+        hold_chunks(w, count)
+
+
+@part
+def hold_chunks(w: World, count: int) -> None:
+    """Blocks of the chunks after the first one of a run."""
+    settings = w.settings
+    for place in range(w.state[0].prefilling):
+        slot = w.prefills[place]
+        if w.slots[slot].chunk > 0:
+            reach = w.slots[slot].computed + w.slots[slot].chunk * count
+            need = blocks_of(reach, settings.block_tokens) - w.slots[slot].held
+            if need > 0:
+                take_blocks(w, need)
+                w.slots[slot].held += need
+            extend_prefix(w, slot, reach)
 
 
 @part
 def finish_decoders(w: World) -> None:
     """Decoders that have emitted their last token leave, in order of admission."""
     state, settings = w.state[0], w.settings
-    slot = state.run_head if settings.random > 0 else (w.heap[0].slot if next_finish(w) <= state.rounds else -1)
+    slot = state.run_head if settings.random > 0 else (first_in_line(w) if next_finish(w) <= state.rounds else -1)
     while slot >= 0:
         request, after = w.slots[slot].request, w.slots[slot].next
         whole = settings.random == 0 or (
@@ -207,18 +226,19 @@ def finish_decoders(w: World) -> None:
             finish_slot(w, slot, FINISHED)
             judge_good(w, request)
         if settings.random == 0:
-            after = w.heap[0].slot if next_finish(w) <= state.rounds else -1
+            after = first_in_line(w) if next_finish(w) <= state.rounds else -1
         slot = after
 
 
 @part
-def finish_prompts(w: World) -> None:
-    """Prompts that are complete emit a token and start to decode."""
+def finish_prompts(w: World, count: int) -> None:
+    """Every prompt has gone on by ``count`` chunks; those that are complete emit a token and start to decode."""
     state, settings = w.state[0], w.settings
     place, total = 0, state.prefilling
     kept = 0
     for place in range(total):
         slot = w.prefills[place]
+        w.slots[slot].computed += w.slots[slot].chunk * count
         if w.slots[slot].computed < w.slots[slot].target:
             w.prefills[kept] = slot
             kept += 1
@@ -247,7 +267,7 @@ def finish_prompts(w: World) -> None:
 def cancel_due(w: World) -> None:
     """Cancelled requests stop here: the iterations submitted have ended, so their blocks are free (section 8.3.2)."""
     state = w.state[0]
-    while next_cancel_time(w) <= state.seen + INSTANT:
+    while next_cancel_time(w) <= seen(w) + INSTANT:
         request = w.cancel_order[state.next_cancel]
         state.next_cancel += 1
         if w.results[request].status != PENDING or w.results[request].arrival < 0.0:
@@ -307,9 +327,8 @@ def idle(w: World) -> bool:
 @part
 def take_events(w: World) -> None:
     """Arrivals, cancellations and prepared drafts since the last decision."""
-    state = w.state[0]
     skip_followers(w)
-    now = state.seen + INSTANT
+    now = seen(w) + INSTANT
     while next_arrival_time(w) <= now:
         receive_next(w)
     if next_cancel_time(w) <= now:
@@ -350,6 +369,7 @@ def next_event(w: World) -> float:
 def run_scheduler(w: World) -> None:
     """Simulate until every request has ended (or the early stop says enough)."""
     state, settings = w.state[0], w.settings
+    clear_results(w)
     while state.done < w.arrival.shape[0] and state.stopped == 0:
         take_events(w)
         build_batch(w)
@@ -367,6 +387,6 @@ def run_scheduler(w: World) -> None:
         advance(w, first, slope, count)
         finish_decoders(w)
         if state.sequences > 0.0:
-            finish_prompts(w)
+            finish_prompts(w, count)
         if state.time >= state.next_sample:
             record_sample(w)

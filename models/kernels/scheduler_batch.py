@@ -52,7 +52,7 @@ def next_arrival_time(w: World) -> float:
     time = float(NEVER)
     if state.next_arrival < w.arrival.shape[0]:
         time = w.arrival[state.next_arrival]
-    if state.pending > 0 and w.pending[0].time < time:
+    if w.settings.followers > 0 and state.pending > 0 and w.pending[0].time < time:
         time = w.pending[0].time
     return time
 
@@ -138,11 +138,21 @@ def schedule_decodes(w: World) -> None:
 
 
 @part
-def add_chunk(w: World, slot: int, chunk: int) -> None:
-    """``chunk`` more tokens of a prompt: c h + c (c + 1) / 2 pairs, growing by c^2 from one full chunk to the next (8.2.3).
+def price_short_pairs(w: World, cached: float, chunk: int) -> None:
+    """In micro-batches of u rows the last one has (c - 1) mod u + 1; where those are few, their pairs run the kernel of short ones."""
+    state, settings = w.state[0], w.settings
+    whole, size = settings.micro_batch if settings.micro_batch > 0 else chunk, float(chunk)
+    tail = float((chunk - 1) % whole + 1)
+    state.micro_batches += float((chunk - 1) // whole + 1)
+    if tail < settings.tiled_from:
+        short, dearer = size if whole < settings.tiled_from else tail, settings.short_pair_cost - 1.0
+        state.pairs += dearer * (short * (cached + size - short) + short * (short + 1.0) * 0.5)
+        state.pairs_step += dearer * short * size
 
-    In micro-batches of u rows its last one has (c - 1) mod u + 1; where those are few, their pairs run the kernel of short ones.
-    """
+
+@part
+def add_chunk(w: World, slot: int, chunk: int) -> None:
+    """``chunk`` more tokens of a prompt: c h + c (c + 1) / 2 pairs, growing by c^2 from one full chunk to the next (8.2.3)."""
     state, settings = w.state[0], w.settings
     cached, size = float(w.slots[slot].computed), float(chunk)
     left = w.slots[slot].target - w.slots[slot].computed
@@ -154,14 +164,8 @@ def add_chunk(w: World, slot: int, chunk: int) -> None:
     if settings.window > 0:
         state.window_kv += min(cached, float(settings.window))
     state.pairs_step += size * size
-    state.kv_step += size
-    whole = settings.micro_batch if settings.micro_batch > 0 else chunk
-    tail = float((chunk - 1) % whole + 1)
-    state.micro_batches += float((chunk - 1) // whole + 1)
-    if tail < settings.tiled_from:
-        short, dearer = size if whole < settings.tiled_from else tail, settings.short_pair_cost - 1.0
-        state.pairs += dearer * (short * (cached + size - short) + short * (short + 1.0) * 0.5)
-        state.pairs_step += dearer * short * size
+    if settings.micro_batch > 0 or settings.tiled_from > 0:
+        price_short_pairs(w, cached, chunk)
     if left == chunk:
         state.logit_rows += 1.0
         state.same_for = 1
@@ -212,14 +216,14 @@ def too_late(w: World, request: int, hit: int, target: int, left: int) -> bool:
     pairs = new * cached + new * (new + 1.0) * 0.5
     n = padded(w, new)
     read = settings.kv_bytes * cached + settings.window_bytes * min(cached, float(settings.window)) + settings.state_bytes
-    prefill = step_line(w.models[0], n, 1.0, pairs, read, 1.0, 0.0, 0.0)[0] + shape_seconds(w, n)
+    prefill = step_line(w.models[0], settings.floored, n, 1.0, pairs, read, 1.0, 0.0, 0.0)[0] + shape_seconds(w, n)
     verify, count = float(settings.rows), float(state.decoders + 1)
     context = state.context + target
     q = verify * context + count * verify * (verify + 1.0) * 0.5
     k = settings.kv_bytes * (context - state.saved_context) + settings.state_bytes * count
     k += settings.window_bytes * (state.window_context + min(target, settings.window))
     n = padded(w, count * verify)
-    step = step_line(w.models[1], n, count * verify, q, k, count, 0.0, 0.0)[0] + shape_seconds(w, n)
+    step = step_line(w.models[1], settings.floored, n, count * verify, q, k, count, 0.0, 0.0)[0] + shape_seconds(w, n)
     prefill, step = copied(w, prefill, 0.0)[0], copied(w, step, 0.0)[0]
     rounds = left / settings.tokens_per_round
     return (
@@ -246,8 +250,9 @@ def place_request(w: World, request: int, target: int, hit: int) -> int:
         state.lookups_tokens += target
         state.hit_tokens += w.slots[slot].computed
         w.results[request].hit_tokens += w.slots[slot].computed
-    state.recomputed += max(w.results[request].lost - w.slots[slot].computed, 0)
-    w.results[request].lost = 0
+    if settings.total_blocks > 0:
+        state.recomputed += max(w.results[request].lost - w.slots[slot].computed, 0)
+        w.results[request].lost = 0
     if w.results[request].scheduled < 0.0:
         w.results[request].scheduled = max(state.time, w.results[request].arrival)
     return slot
@@ -275,9 +280,9 @@ def fits(w: World, hit: int, idle: int, target: int, chunk: int, total: int) -> 
 def drop_head(w: World) -> None:
     """The head of the line leaves it: preempted requests stand before those that never ran, those too late behind all."""
     state = w.state[0]
-    if state.resume > 0:
+    if w.settings.total_blocks > 0 and state.resume > 0:
         state.resume -= 1
-    elif state.queue_head < state.queue_tail:
+    elif w.settings.late_wait == 0 or state.queue_head < state.queue_tail:
         state.queue_head += 1
     else:
         state.late_head += 1
@@ -287,9 +292,9 @@ def drop_head(w: World) -> None:
 def head_of_line(w: World) -> int:
     """The request that is next in line."""
     state = w.state[0]
-    if state.resume > 0:
+    if w.settings.total_blocks > 0 and state.resume > 0:
         return w.resume[state.resume - 1]
-    return w.queue[state.queue_head] if state.queue_head < state.queue_tail else w.queue[state.late_head]
+    return w.queue[state.queue_head if w.settings.late_wait == 0 or state.queue_head < state.queue_tail else state.late_head]
 
 
 @rare
@@ -356,7 +361,7 @@ def clear_batch(w: World) -> None:
     """Start from an empty iteration."""
     state, settings = w.state[0], w.settings
     state.new_tokens, state.logit_rows, state.pairs, state.kv_tokens, state.sequences = 0.0, 0.0, 0.0, 0.0, 0.0
-    state.pairs_step, state.kv_step, state.micro_batches, state.window_kv = 0.0, 0.0, 0.0, 0.0
+    state.pairs_step, state.micro_batches, state.window_kv = 0.0, 0.0, 0.0
     state.same_for, state.decoding, state.preempted_now, state.open, state.round_blocks_taken = NEVER, 0, 0, 0, 0
     state.budget_left = settings.token_budget
 

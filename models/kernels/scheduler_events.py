@@ -1,5 +1,7 @@
 """Containers of the scheduler kernel: who finishes next, who arrives next, and every gap between outputs.
 
+Line. Whoever decodes finishes after a round known from the start, so they stand in order, in an array that they leave at its head: of
+equal lengths each newcomer goes last. It is twice as long as there are slots, and moves to its beginning when its end is reached.
 Gaps. All decoders of an iteration see the same gap, so a run of iterations is one entry (start, slope, length, weight): gap i
 is start + i slope, seen by ``weight`` requests. Exact while the log has room; beyond it entries fold into a histogram with bins of
 relative width 2^-14 (mean, maximum and count stay exact).
@@ -12,57 +14,56 @@ from __future__ import annotations
 import numpy as np
 
 from models.kernels.jit import compiled, part, rare
-from models.kernels.scheduler_state import HISTOGRAM_BITS, HISTOGRAM_LOW, NEVER, ORDER_BITS, GapLog, Table, World
+from models.kernels.scheduler_state import HISTOGRAM_BITS, HISTOGRAM_LOW, NEVER, SLOT_BITS, GapLog, Table, World
 
-
-@part
-def heap_put(w: World, place: int, order: int, slot: int) -> None:
-    """Write an entry and tell its slot."""
-    w.heap[place].order, w.heap[place].slot = order, slot
-    w.slots[slot].heap_place = place
-
-
-@part
-def heap_rise(w: World, place: int, order: int, slot: int) -> None:
-    """Put an entry into the hole at ``place``, or above it where it comes earlier."""
-    while place > 0:
-        above = w.heap[(place - 1) >> 1]
-        if above.order < order:
-            break
-        heap_put(w, place, above.order, above.slot)
-        place = (place - 1) >> 1
-    heap_put(w, place, order, slot)
-
-
-@part
-def heap_push(w: World, slot: int, finish: int) -> None:
-    """The decoder in ``slot`` finishes after round ``finish``; of equal rounds the earlier admission comes first."""
-    state = w.state[0]
-    state.heap += 1
-    heap_rise(w, state.heap - 1, (finish << ORDER_BITS) + w.slots[slot].sequence, slot)
-
-
-@part
-def heap_remove(w: World, slot: int) -> None:
-    """Take the decoder in ``slot`` out, wherever it stands: the hole sinks to the end without a test, the last entry fills it."""
-    state = w.state[0]
-    place = w.slots[slot].heap_place
-    state.heap -= 1
-    if place == state.heap:
-        return
-    child = 2 * place + 1
-    while child < state.heap:
-        if child + 1 < state.heap:
-            child += w.heap[child + 1].order < w.heap[child].order
-        heap_put(w, place, w.heap[child].order, w.heap[child].slot)
-        place, child = child, 2 * child + 1
-    heap_rise(w, place, w.heap[state.heap].order, w.heap[state.heap].slot)
+SLOT_MASK = (1 << SLOT_BITS) - 1
 
 
 @part
 def next_finish(w: World) -> int:
     """Round after which the next decoder finishes."""
-    return w.heap[0].order >> ORDER_BITS if w.state[0].heap > 0 else NEVER
+    state = w.state[0]
+    return w.line[state.line_head] >> SLOT_BITS if state.line_head < state.line_end else NEVER
+
+
+@part
+def first_in_line(w: World) -> int:
+    """The decoder that finishes next."""
+    return w.line[w.state[0].line_head] & SLOT_MASK
+
+
+@part
+def line_up(w: World, slot: int, finish: int) -> None:
+    """The decoder in ``slot`` finishes after round ``finish``; of equal rounds the earlier admission comes first."""
+    state, line = w.state[0], w.line
+    if state.line_end == line.shape[0]:
+        for place in range(state.line_head, state.line_end):
+            line[place - state.line_head] = line[place]
+        state.line_head, state.line_end = 0, state.line_end - state.line_head
+    entry, place = (finish << SLOT_BITS) + slot, state.line_end
+    while place > state.line_head:
+        before = line[place - 1]
+        if before >> SLOT_BITS < finish or (
+            before >> SLOT_BITS == finish and w.slots[before & SLOT_MASK].sequence < w.slots[slot].sequence
+        ):
+            break
+        line[place] = before
+        place -= 1
+    line[place] = entry
+    state.line_end += 1
+
+
+@part
+def leave_line(w: World, slot: int) -> None:
+    """Take the decoder in ``slot`` out; it mostly stands first."""
+    state, line = w.state[0], w.line
+    place = state.line_head
+    while line[place] & SLOT_MASK != slot:
+        place += 1
+    while place > state.line_head:
+        line[place] = line[place - 1]
+        place -= 1
+    state.line_head += 1
 
 
 @rare
@@ -149,13 +150,11 @@ def stack_longest(w: World, since: int) -> float:
     state = w.state[0]
     if since >= state.rounds:
         return 0.0
-    low, high = 0, state.stack - 1
-    while low < high:
-        middle = (low + high + 1) >> 1
-        if w.stack[middle].round <= since:
-            low = middle
-        else:
-            high = middle - 1
+    low, left = 0, state.stack
+    while left > 1:  # halving without a branch, which nobody could predict
+        half = left >> 1
+        low += half * (w.stack[low + half].round <= since)
+        left -= half
     return w.stack[low].gap
 
 

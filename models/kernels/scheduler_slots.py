@@ -10,8 +10,23 @@ import numpy as np
 
 from models.kernels.jit import part, rare
 from models.kernels.scheduler_blocks import blocks_of, extend_prefix, release_blocks
-from models.kernels.scheduler_events import heap_push, heap_remove, pending_push, stack_longest
-from models.kernels.scheduler_state import CANCELLED, CHUNKED, CONTINUOUS, FINISHED, INSTANT, NEVER, RESERVE_WHOLE, Table, World
+from models.kernels.scheduler_events import leave_line, line_up, pending_push, stack_longest
+from models.kernels.scheduler_state import CANCELLED, CHUNKED, CONTINUOUS, FINISHED, INSTANT, NEVER, PENDING, RESERVE_WHOLE, Table, World
+
+
+@part
+def clear_results(w: World) -> None:
+    """Nobody has arrived yet."""
+    for request in range(w.results.shape[0]):
+        result = w.results[request]
+        result.arrival, result.scheduled, result.first, result.last, result.max_gap = -1.0, -1.0, -1.0, -1.0, 0.0
+        result.status, result.preemptions, result.hit_tokens, result.generated, result.draws, result.lost = PENDING, 0, 0, 0, 0, 0
+
+
+@part
+def seen(w: World) -> float:
+    """Until when the scheduler knows what happened: with asynchronous scheduling, when the iteration before began."""
+    return w.state[0].seen if w.settings.async_scheduling > 0 else w.state[0].time
 
 
 @part
@@ -165,8 +180,9 @@ def join_decoders(w: World, slot: int, stored: int, generated: int) -> None:
     state, settings = w.state[0], w.settings
     w.slots[slot].decoding, w.slots[slot].join, w.slots[slot].stored, w.slots[slot].generated = 1, state.rounds, stored, generated
     w.slots[slot].progress = 0.0
-    mixed = settings.policy in (CHUNKED, CONTINUOUS) and w.slots[slot].preparing == 0
-    if w.slots[slot].preparing == 0:
+    prepared = settings.preparation_s > 0.0 and w.slots[slot].preparing > 0
+    mixed = settings.policy in (CHUNKED, CONTINUOUS) and not prepared
+    if not prepared:
         w.slots[slot].emitted = state.time
     w.slots[slot].since = state.rounds if mixed else state.rounds + 1
     state.last_join = w.slots[slot].since
@@ -179,7 +195,6 @@ def join_decoders(w: World, slot: int, stored: int, generated: int) -> None:
         enter_window(w, slot, w.prompt[w.slots[slot].request] if settings.constant_context > 0 else stored)
     if settings.per_round == 0 and settings.total_blocks > 0 and settings.reserve != RESERVE_WHOLE:
         w.phases[(stored - state.rounds) % settings.block_tokens] += 1
-    w.slots[slot].read_nodes = 0
     if settings.shared_read_once > 0:
         w.slots[slot].read_nodes = w.slots[slot].path_place
         if w.slots[slot].read_nodes > 0:
@@ -195,7 +210,7 @@ def begin_decoding(w: World, slot: int) -> None:
     if settings.random == 0:
         left = w.output[request] - w.results[request].generated
         rounds = left if settings.tokens_per_round == 1.0 else int(-(-(left / settings.tokens_per_round - 1e-9) // 1.0))
-        heap_push(w, slot, state.rounds + rounds)
+        line_up(w, slot, state.rounds + rounds)
 
 
 @part
@@ -205,7 +220,7 @@ def leave_decoders(w: World, slot: int) -> None:
     request, rounds = w.slots[slot].request, state.rounds - w.slots[slot].join
     w.results[request].max_gap = max(w.results[request].max_gap, stack_longest(w, w.slots[slot].since))
     if settings.random == 0:
-        heap_remove(w, slot)
+        leave_line(w, slot)
     state.decoders -= 1
     if settings.window > 0:
         leave_window(w, slot)
@@ -219,7 +234,7 @@ def leave_decoders(w: World, slot: int) -> None:
     if settings.per_round == 0 and settings.total_blocks > 0 and settings.reserve != RESERVE_WHOLE:
         w.phases[(w.slots[slot].stored - w.slots[slot].join) % settings.block_tokens] -= 1
         w.slots[slot].held = blocks_of(w.slots[slot].stored + rounds + state.round_blocks_taken, settings.block_tokens)
-    if w.slots[slot].read_nodes > 0:
+    if settings.shared_read_once > 0 and w.slots[slot].read_nodes > 0:
         read_prefix(w, slot, settings.block_tokens, -1)
     if w.slots[slot].since > state.rounds:
         state.newcomers -= 1
@@ -230,7 +245,8 @@ def leave_decoders(w: World, slot: int) -> None:
 def waiting(w: World) -> int:
     """Requests inside the engine that do not run."""
     state = w.state[0]
-    return state.queue_tail - state.queue_head + state.late_tail - state.late_head + state.resume
+    behind = state.late_tail - state.late_head if w.settings.late_wait > 0 else 0
+    return state.queue_tail - state.queue_head + behind + (state.resume if w.settings.total_blocks > 0 else 0)
 
 
 @part
@@ -334,7 +350,7 @@ def prepare_draft(w: World, slot: int) -> None:
 @part
 def next_prepared_time(w: World) -> float:
     """When the next draft is prepared."""
-    if w.state[0].preparing == 0:
+    if w.settings.preparation_s == 0.0 or w.state[0].preparing == 0:
         return float(NEVER)
     return w.slots[w.prepares[0]].emitted + w.settings.preparation_s
 
@@ -342,7 +358,7 @@ def next_prepared_time(w: World) -> float:
 @rare
 def prepared_due(w: World) -> None:
     """Drafts that are prepared: their requests decode from the next round on."""
-    while next_prepared_time(w) <= w.state[0].seen + INSTANT:
+    while next_prepared_time(w) <= seen(w) + INSTANT:
         slot = w.prepares[0]
         begin_decoding(w, slot)
         drop_prepare(w, slot)
@@ -352,7 +368,7 @@ def prepared_due(w: World) -> None:
 def next_cancel_time(w: World) -> float:
     """When the next cancellation may take effect."""
     state, settings = w.state[0], w.settings
-    if state.next_cancel >= settings.cancel_count:
+    if settings.cancel_count == 0 or state.next_cancel >= settings.cancel_count:
         return float(NEVER)
     return w.cancel[w.cancel_order[state.next_cancel]]
 

@@ -26,10 +26,11 @@ NEVER = 1 << 60
 INSTANT = 1e-9  # s: what happens so soon after a step's end (equal steps often meet their arrivals) is seen at its end
 
 STEP_FIELDS = (
-    "form", "inverse_peak_flops", "inverse_peak_bytes", "flops_per_token", "flops_per_logit_row", "flops_per_pair",
-    "weight_bytes", "expert_bytes", "expert_fraction", "fixed_s", "per_token_s", "per_pair_s", "per_byte_s", "per_sequence_s",
-    "inverse_matmul", "half_rows", "inverse_attention", "short_pair_cost", "inverse_bandwidth", "overlap", "host_s", "host_per_sequence_s",
-    "host_overlap", "collective_s", "collective_per_token_s", "conversion_s_per_byte",
+    "form", "weight_bytes", "expert_bytes", "expert_fraction",
+    "floor_per_token_s", "floor_per_logit_row_s", "floor_per_pair_s", "floor_per_byte_s",
+    "fixed_s", "per_token_s", "per_pair_s", "per_byte_s", "per_sequence_s",
+    "compute_s", "compute_per_token_s", "compute_per_logit_row_s", "compute_per_pair_s", "memory_per_byte_s", "short_pair_cost", "overlap",
+    "host_s", "host_per_sequence_s", "host_overlap", "collective_s", "collective_per_token_s", "conversion_s_per_byte",
 )  # fmt: skip
 STEP = np.dtype([(name, "f8") for name in STEP_FIELDS], align=True)
 
@@ -50,6 +51,7 @@ class Settings(NamedTuple):
     admission_limit: int
     deadline_aware: int
     one_model: int
+    floored: int  # whether a step can come to less than the device's floor before it is held to it
     micro_batch: int
     tiled_from: int
     short_pair_cost: float  # the cost in chunks; decoders: their own model's
@@ -81,11 +83,12 @@ class Settings(NamedTuple):
 STATE = np.dtype([
     ("time", "f8"), ("seen", "f8"), ("round_end", "f8"), ("rounds", "i8"), ("iterations", "i8"), ("busy_s", "f8"),
     # decoders, all together
-    ("decoders", "i8"), ("context", "f8"), ("growth", "f8"), ("saved_context", "f8"), ("heap", "i8"), ("newcomers", "i8"),
+    ("decoders", "i8"), ("context", "f8"), ("growth", "f8"), ("saved_context", "f8"), ("line_head", "i8"), ("line_end", "i8"),
+    ("newcomers", "i8"),
     ("window_context", "f8"), ("window_growth", "f8"), ("below", "i8"), ("window_kv", "f8"),  # tokens that window layers read
     # prefill part of the batch being built, and its change from one iteration of a run to the next
     ("new_tokens", "f8"), ("logit_rows", "f8"), ("pairs", "f8"), ("kv_tokens", "f8"), ("sequences", "f8"),
-    ("pairs_step", "f8"), ("kv_step", "f8"), ("micro_batches", "f8"), ("decoding", "i8"), ("budget_left", "i8"), ("same_for", "i8"),
+    ("pairs_step", "f8"), ("micro_batches", "f8"), ("decoding", "i8"), ("budget_left", "i8"), ("same_for", "i8"),
     ("preempted_now", "i8"), ("open", "i8"), ("round_blocks_taken", "i8"),
     # queues
     ("next_arrival", "i8"), ("queue_head", "i8"), ("queue_tail", "i8"), ("resume", "i8"), ("pending", "i8"),
@@ -106,7 +109,7 @@ SLOT = np.dtype([
     ("request", "i8"), ("sequence", "i8"), ("previous", "i8"), ("next", "i8"), ("decoding", "i8"), ("preparing", "i8"), ("below", "i8"),
     ("target", "i8"), ("computed", "i8"), ("chunk", "i8"),  # prefill: tokens to reach, done, in this batch
     ("join", "i8"), ("since", "i8"), ("finish", "i8"), ("stored", "i8"), ("generated", "i8"),
-    ("heap_place", "i8"), ("emitted", "f8"), ("progress", "f8"),
+    ("emitted", "f8"), ("progress", "f8"),
     ("held", "i8"), ("shared", "i8"), ("path_place", "i8"), ("nodes", "i8"), ("chained", "i8"), ("read_nodes", "i8"),
 ], align=True)  # fmt: skip
 
@@ -115,8 +118,7 @@ RESULT = np.dtype([
     ("status", "i4"), ("preemptions", "i4"), ("hit_tokens", "i4"), ("generated", "i4"), ("draws", "i4"), ("lost", "i4"),
 ], align=True)  # fmt: skip
 
-HEAP = np.dtype([("order", "i8"), ("slot", "i8")], align=True)
-ORDER_BITS = 32  # of ``order``: last round above, number of the admission below
+SLOT_BITS = 24  # of an entry of the line: the decoder's last round above, its slot below
 PENDING_ARRIVAL = np.dtype([("time", "f8"), ("request", "i8")], align=True)
 STACK = np.dtype([("round", "i8"), ("gap", "f8")], align=True)
 LINK = np.dtype([("previous", "i4"), ("next", "i4"), ("blocks", "i4")], align=True)
@@ -219,7 +221,7 @@ class World(NamedTuple):
     free: Table  # free slots, a stack
     prefills: Table  # slots with unfinished prompts, by admission
     prepares: Table  # slots whose draft is being prepared, by the time of their first token
-    heap: Table  # HEAP: decoders by last round
+    line: Table  # decoders by last round, then by admission: round and slot in one number
     phases: Table  # decoders by (tokens - round) mod block
     queue: Table  # waiting requests; the places that they left hold those who wait behind all others
     resume: Table  # preempted requests, a stack

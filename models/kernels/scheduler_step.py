@@ -18,28 +18,27 @@ LINEAR_FORM = 0.0
 
 
 @part
-def step_line(m: Row, n: float, h: float, q: float, k: float, s: float, dq: float, dk: float) -> tuple[float, float, float]:
+def step_line(m: Row, floored: int, n: float, h: float, q: float, k: float, s: float, dq: float, dk: float) -> tuple[float, float, float]:
     """``models.kernels.step.step_seconds``, its growth with each further iteration, and for how many iterations that holds."""
     read = m.weight_bytes + k
     if m.expert_bytes > 0.0:
         read += m.expert_bytes * (1.0 - (1.0 - m.expert_fraction) ** n)
-    rows = m.flops_per_token * n + m.flops_per_logit_row * h
-    flops, flops_step = rows + m.flops_per_pair * q, m.flops_per_pair * dq
     if m.form == LINEAR_FORM:
         value = m.fixed_s + m.per_token_s * n + m.per_pair_s * q + m.per_byte_s * read + m.per_sequence_s * s
         slope, until = m.per_pair_s * dq + m.per_byte_s * dk, FOREVER
     else:
-        compute = (rows + m.flops_per_token * m.half_rows) * m.inverse_matmul + m.flops_per_pair * q * m.inverse_attention
-        memory = read * m.inverse_bandwidth
-        device, device_step, until = joined(compute, flops_step * m.inverse_attention, memory, dk * m.inverse_bandwidth, m.overlap)
+        compute = m.compute_s + m.compute_per_token_s * n + m.compute_per_logit_row_s * h + m.compute_per_pair_s * q
+        memory = read * m.memory_per_byte_s
+        device, device_step, until = joined(compute, m.compute_per_pair_s * dq, memory, m.memory_per_byte_s * dk, m.overlap)
         host = m.host_s + m.host_per_sequence_s * s
         value, slope, crossing = joined(host, 0.0, device, device_step, m.host_overlap)
         until = min(until, crossing)
         value += m.collective_s + m.collective_per_token_s * n + m.conversion_s_per_byte * k
         slope += m.conversion_s_per_byte * dk
-    floor, floor_step, crossing = larger(
-        flops * m.inverse_peak_flops, flops_step * m.inverse_peak_flops, read * m.inverse_peak_bytes, dk * m.inverse_peak_bytes
-    )
+    if floored == 0:
+        return value, slope, until
+    flops_s = m.floor_per_token_s * n + m.floor_per_logit_row_s * h + m.floor_per_pair_s * q
+    floor, floor_step, crossing = larger(flops_s, m.floor_per_pair_s * dq, m.floor_per_byte_s * read, m.floor_per_byte_s * dk)
     until = min(until, crossing)
     value, slope, crossing = larger(value, slope, floor, floor_step)
     return value, slope, min(until, crossing)
@@ -108,13 +107,14 @@ def work_line(w: World) -> tuple[float, float, float]:
         n = padded(w, rows + state.new_tokens)
         value, slope, until = step_line(
             w.models[0],
+            settings.floored,
             n,
             rows + state.logit_rows,
             q + pairs,
             k + kv,
             s + state.sequences,
             dq + state.pairs_step,
-            dk + settings.kv_bytes * state.kv_step,
+            dk + settings.kv_bytes * state.new_tokens,
         )
         return value + shape_seconds(w, n), slope, until
     value, slope, until = 0.0, 0.0, FOREVER
@@ -122,12 +122,12 @@ def work_line(w: World) -> tuple[float, float, float]:
         kv += settings.state_bytes * state.sequences
         parts = state.micro_batches if settings.micro_batch > 0 else 1.0
         n = padded(w, state.new_tokens) / parts
-        h, s_p, dkv = state.logit_rows / parts, state.sequences / parts, settings.kv_bytes * state.kv_step / parts
-        value, slope, until = step_line(w.models[0], n, h, pairs / parts, kv / parts, s_p, state.pairs_step / parts, dkv)
+        h, s_p, dkv = state.logit_rows / parts, state.sequences / parts, settings.kv_bytes * state.new_tokens / parts
+        value, slope, until = step_line(w.models[0], settings.floored, n, h, pairs / parts, kv / parts, s_p, state.pairs_step / parts, dkv)
         value, slope = value * parts, slope * parts
     if rows > 0.0:
         n = padded(w, rows)
-        decode, decode_step, crossing = step_line(w.models[1], n, rows, q, k, s, dq, dk)
+        decode, decode_step, crossing = step_line(w.models[1], settings.floored, n, rows, q, k, s, dq, dk)
         value, slope, until = value + decode, slope + decode_step, min(until, crossing)
     return value + shape_seconds(w, rows + state.new_tokens), slope, until
 
