@@ -58,6 +58,11 @@ def _floored(model: StepModel) -> bool:
     return model.form != PHYSICAL or not (efficient and overlapped and min(*added, *later) >= 0.0)
 
 
+def _power_of_two(value: int) -> int:
+    """Its exponent, or -1 where it is none."""
+    return value.bit_length() - 1 if value.bit_count() == 1 else -1
+
+
 def graph_padding(sizes: tuple[int, ...]) -> Integers:
     """Table row count → captured size; beyond the largest captured size a step runs unpadded."""
     if not sizes:
@@ -83,7 +88,8 @@ def _settings(
     values = {
         "policy": engine.policy, "max_num_seqs": engine.max_num_seqs, "token_budget": engine.token_budget, "chunk_cap": engine.chunk_cap,
         "paged": engine.kv_blocks > 0 or engine.cache != Cache.OFF,
-        "block_tokens": engine.block_tokens, "total_blocks": engine.kv_blocks, "reserve": engine.reserve, "cache": engine.cache,
+        "block_tokens": engine.block_tokens, "block_shift": _power_of_two(engine.block_tokens), "total_blocks": engine.kv_blocks,
+        "reserve": engine.reserve, "cache": engine.cache,
         "max_model_len": engine.max_model_len, "admission_limit": engine.admission_limit, "deadline_aware": engine.deadline_aware,
         "one_model": engine.micro_batch == 0 and models[0] == models[1], "floored": any(map(_floored, models)),
         "micro_batch": engine.micro_batch, "tiled_from": engine.tiled_from, "short_pair_cost": models[0].short_pair_cost,

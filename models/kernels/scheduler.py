@@ -13,6 +13,7 @@ from models.kernels.scheduler_batch import (
     admits,
     clear_batch,
     continue_prompts,
+    could_admit,
     decodes_after,
     mixes,
     next_arrival_time,
@@ -20,8 +21,9 @@ from models.kernels.scheduler_batch import (
     schedule_decodes,
     skip_followers,
 )
-from models.kernels.scheduler_blocks import available, blocks_of, extend_prefix, take_blocks
+from models.kernels.scheduler_blocks import available, chain_meets_idle, extend_prefix, full_blocks, take_blocks
 from models.kernels.scheduler_events import first_in_line, log_gaps, next_finish, pending_pop, stack_push
+from models.kernels.scheduler_growth import hold_chunks, rounds_need, rounds_within
 from models.kernels.scheduler_record import record_rows, record_sample
 from models.kernels.scheduler_slots import (
     accepted_tokens,
@@ -38,7 +40,6 @@ from models.kernels.scheduler_slots import (
     prepared_due,
     rounds_below,
     seen,
-    waiting,
     windows_filled,
 )
 from models.kernels.scheduler_state import (
@@ -52,37 +53,6 @@ from models.kernels.scheduler_state import (
     World,
 )
 from models.kernels.scheduler_step import iterations_until, linear_run, run_seconds
-
-
-@part
-def rounds_need(w: World, block: int, first: int, count: int) -> int:
-    """Blocks that ``count`` rounds from round ``first`` on allocate: a decoder needs one whenever its tail block is full."""
-    whole = count // block
-    need = 0
-    if whole > 0:
-        for place in range(block):
-            need += w.phases[place]
-        need *= whole
-    for place in range(first, first + count % block):
-        need += w.phases[-place % block]
-    return need
-
-
-@part
-def rounds_within(w: World, block: int, room: int, most: int) -> int:
-    """Rounds after the next one (at most ``most``) whose blocks fit into ``room``."""
-    state = w.state[0]
-    cycles = room // max(state.decoders, 1)
-    count = min(most, cycles * block)
-    if count == most:
-        return most
-    room -= cycles * state.decoders
-    while count < most:
-        room -= w.phases[-(state.rounds + 1 + count) % block]
-        if room < 0:
-            break
-        count += 1
-    return count
 
 
 @part
@@ -107,15 +77,25 @@ def longest_run(w: World) -> int:
         most = min(most, next_finish(w) - state.rounds)
         if settings.window > 0 and state.below > 0:
             most = min(most, rounds_below(w))
-    if settings.cache != CACHE_OFF and waiting(w) > 0 and state.sequences > 0.0:
-        return 1
+    if settings.cache != CACHE_OFF and state.sequences > 0.0 and could_admit(w):
+        return 1  # what these prompts add to the cache may let the head of the line in
+    return most
+
+
+@part
+def blocks_allow(w: World, most: int) -> int:
+    """Iterations, of at most ``most``, whose blocks are there: no preemption, and no eviction that a prompt's chain would see."""
+    state, settings = w.state[0], w.settings
     if settings.total_blocks == 0 or settings.reserve == RESERVE_WHOLE or most <= 1:
         return most
     if state.sequences == 0.0:
-        return 1 + rounds_within(w, settings.block_tokens, available(w), most - 1)
+        return 1 + rounds_within(w, available(w), most - 1)
     tokens = int(state.new_tokens) + (state.decoders if state.decoding > 0 else 0)
-    bound = tokens * (most - 1) // settings.block_tokens + state.decoders + int(state.sequences)
-    return most if bound <= available(w) else 1
+    begun, whole = state.decoders + int(state.sequences), full_blocks(w, tokens * (most - 1))  # each may begin one block more
+    if settings.cache != CACHE_OFF and begun + whole > state.pristine and chain_meets_idle(w):
+        return 1
+    room = available(w) - begun
+    return most if whole <= room else max(1, 1 + room * settings.block_tokens // tokens)
 
 
 @part
@@ -172,7 +152,7 @@ def advance(w: World, first: float, slope: float, count: int) -> None:
     if state.decoding > 0:
         log_round_gaps(w, first, slope, count)
         if count > 1 and settings.total_blocks > 0 and settings.reserve != RESERVE_WHOLE and settings.per_round == 0:
-            take_blocks(w, rounds_need(w, settings.block_tokens, state.rounds + 1, count - 1))
+            take_blocks(w, rounds_need(w, state.rounds + 1, count - 1))
         state.rounds += count
         state.context += count * state.growth
         if settings.window > 0:
@@ -192,21 +172,6 @@ def advance(w: World, first: float, slope: float, count: int) -> None:
     state.prefilled += int(state.new_tokens) * count
     if settings.paged > 0 and count > 1 and state.sequences > 0.0:
         hold_chunks(w, count)
-
-
-@part
-def hold_chunks(w: World, count: int) -> None:
-    """Blocks of the chunks after the first one of a run."""
-    settings = w.settings
-    for place in range(w.state[0].prefilling):
-        slot = w.prefills[place]
-        if w.slots[slot].chunk > 0:
-            reach = w.slots[slot].computed + w.slots[slot].chunk * count
-            need = blocks_of(reach, settings.block_tokens) - w.slots[slot].held
-            if need > 0:
-                take_blocks(w, need)
-                w.slots[slot].held += need
-            extend_prefix(w, slot, reach)
 
 
 @part
@@ -378,7 +343,7 @@ def run_scheduler(w: World) -> None:
                 return
             state.seen = state.time
             continue
-        first, slope, count = linear_run(w, longest_run(w))
+        first, slope, count = linear_run(w, blocks_allow(w, longest_run(w)))
         if count > 1:
             wait = next_event(w) - state.time  # what came and is not seen yet waits for this iteration alone
             count = min(count, iterations_until(first, slope, wait, count) + settings.async_scheduling) if wait > 0.0 else 1

@@ -13,8 +13,9 @@ FIXED admits a whole group when the previous one is done, prefills all of it, th
 from __future__ import annotations
 
 from models.kernels.jit import part, rare
-from models.kernels.scheduler_blocks import acquire_prefix, available, blocks_of, cached_prefix, extend_prefix, take_blocks
-from models.kernels.scheduler_slots import advanced, end_request, preempt, run_append, waiting
+from models.kernels.scheduler_blocks import acquire_prefix, available, blocks_of, cached_prefix, extend_prefix, full_blocks, take_blocks
+from models.kernels.scheduler_growth import hold_round, round_need
+from models.kernels.scheduler_slots import end_request, preempt, run_append, waiting
 from models.kernels.scheduler_state import (
     CACHE_OFF,
     CHUNKED,
@@ -42,7 +43,7 @@ def impossible(w: World, tokens_in: int, tokens_out: int) -> bool:
         return True
     if settings.policy == CONTINUOUS and tokens_in > settings.token_budget:
         return True
-    return settings.total_blocks > 0 and blocks_of(total + settings.rows - 1, settings.block_tokens) > settings.total_blocks
+    return settings.total_blocks > 0 and blocks_of(w, total + settings.rows - 1) > settings.total_blocks
 
 
 @part
@@ -91,33 +92,6 @@ def evict_group(w: World, needed: int, keep: int) -> bool:
         if victim == keep:
             return False
     return True
-
-
-@part
-def round_need(w: World) -> int:
-    """Blocks that the next round of all decoders allocates."""
-    state, settings = w.state[0], w.settings
-    if settings.per_round == 0:
-        return w.phases[-state.rounds % settings.block_tokens]
-    need, slot = 0, state.run_head
-    while slot >= 0:
-        if w.slots[slot].decoding > 0:
-            reach = w.slots[slot].stored + advanced(w, slot) + settings.rows
-            need += max(blocks_of(reach, settings.block_tokens) - w.slots[slot].held, 0)
-        slot = w.slots[slot].next
-    return need
-
-
-@rare
-def hold_round(w: World) -> None:
-    """Per-round mode: each decoder holds its K + 1 slots."""
-    state, settings = w.state[0], w.settings
-    slot = state.run_head
-    while slot >= 0:
-        if w.slots[slot].decoding > 0:
-            reach = w.slots[slot].stored + advanced(w, slot) + settings.rows
-            w.slots[slot].held = max(w.slots[slot].held, blocks_of(reach, settings.block_tokens))
-        slot = w.slots[slot].next
 
 
 @part
@@ -197,7 +171,7 @@ def continue_prompts(w: World) -> None:
         place += 1
         if chunk == 0:
             continue
-        need = blocks_of(w.slots[slot].computed + chunk, settings.block_tokens) - w.slots[slot].held if settings.paged > 0 else 0
+        need = blocks_of(w, w.slots[slot].computed + chunk) - w.slots[slot].held if settings.paged > 0 else 0
         if need > 0:
             if settings.total_blocks > 0 and not evict_group(w, need, slot):
                 return
@@ -267,10 +241,10 @@ def fits(w: World, hit: int, idle: int, target: int, chunk: int, total: int) -> 
     reach = hit * settings.block_tokens + chunk
     if settings.reserve == RESERVE_WHOLE:
         reach = total
-    need = blocks_of(reach, settings.block_tokens) - hit
+    need = blocks_of(w, reach) - hit
     check = need
     if settings.reserve == RESERVE_PROMPT:
-        check = blocks_of(target, settings.block_tokens) - hit
+        check = blocks_of(w, target) - hit
     if settings.total_blocks > 0 and check > available(w) - idle:
         return -1
     return need
@@ -314,7 +288,7 @@ def admit_head(w: World, request: int) -> bool:
     """Admit the head of the line or refuse it as too late; False where it has to wait (and everybody behind it)."""
     state, settings = w.state[0], w.settings
     target, left = w.prompt[request] + w.results[request].generated, w.output[request] - w.results[request].generated - 1
-    hit, idle = cached_prefix(w, request, (target - 1) // settings.block_tokens)
+    hit, idle = cached_prefix(w, request, full_blocks(w, target - 1))
     chunk = chunk_of(w, target - hit * settings.block_tokens)
     if chunk == 0 and settings.policy != FIXED:
         return False
@@ -340,10 +314,23 @@ def admit_head(w: World, request: int) -> bool:
 
 
 @part
+def could_admit(w: World) -> bool:
+    """Whether somebody waits for whom slots and tokens of this iteration are left; blocks aside."""
+    return waiting(w) > 0 and has_room(w)
+
+
+@part
+def has_room(w: World) -> bool:
+    """Whether slots and tokens of this iteration are left; blocks aside."""
+    state, settings = w.state[0], w.settings
+    return state.running < settings.max_num_seqs and (state.budget_left > 0 or settings.policy == FIXED)
+
+
+@part
 def admit_waiting(w: World) -> None:
     """Step 3: first come first served while slots, budget and blocks last."""
     state, settings = w.state[0], w.settings
-    while state.running < settings.max_num_seqs and (state.budget_left > 0 or settings.policy == FIXED):
+    while has_room(w):
         if waiting(w) == 0:
             state.open = 1
             return

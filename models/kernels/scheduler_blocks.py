@@ -17,9 +17,23 @@ from models.kernels.scheduler_state import CACHE_OFF, CACHE_VALUE, World
 
 
 @part
-def blocks_of(tokens: int, block: int) -> int:
+def full_blocks(w: World, tokens: int) -> int:
+    """floor(tokens / block): a shift where the block is a power of two, as nearly all are."""
+    settings = w.settings
+    return tokens >> settings.block_shift if settings.block_shift >= 0 else tokens // settings.block_tokens
+
+
+@part
+def blocks_of(w: World, tokens: int) -> int:
     """ceil(tokens / block)."""
-    return (tokens + block - 1) // block
+    return full_blocks(w, tokens + w.settings.block_tokens - 1)
+
+
+@part
+def past_block(w: World, tokens: int) -> int:
+    """tokens mod block, never negative."""
+    settings = w.settings
+    return tokens & (settings.block_tokens - 1) if settings.block_shift >= 0 else tokens % settings.block_tokens
 
 
 @part
@@ -154,8 +168,11 @@ def extend_prefix(w: World, slot: int, tokens: int) -> None:
     settings = w.settings
     if settings.cache == CACHE_OFF or w.slots[slot].chained == 0:
         return
-    request, full = w.slots[slot].request, tokens // settings.block_tokens
+    request = w.slots[slot].request
     length = w.path_start[request + 1] - w.path_start[request]
+    if w.slots[slot].path_place >= length:
+        return
+    full = full_blocks(w, tokens)
     while w.slots[slot].shared < full and w.slots[slot].path_place < length:
         node = w.path_nodes[w.path_start[request] + w.slots[slot].path_place]
         offset = w.slots[slot].shared - w.nodes[node].start
@@ -172,6 +189,20 @@ def extend_prefix(w: World, slot: int, tokens: int) -> None:
         w.slots[slot].shared += added
         if offset + added == w.nodes[node].size:
             w.slots[slot].path_place += 1
+
+
+@part
+def chain_meets_idle(w: World) -> bool:
+    """Whether an unfinished prompt will come to blocks that nobody references: evicted before that, they would not break its chain."""
+    for place in range(w.state[0].prefilling):
+        slot = w.prefills[place]
+        first, end = w.path_start[w.slots[slot].request], w.path_start[w.slots[slot].request + 1]
+        ahead = first + w.slots[slot].path_place + (w.slots[slot].nodes > w.slots[slot].path_place)
+        while ahead < end and w.nodes[w.path_nodes[ahead]].size == 0:
+            ahead += 1
+        if w.slots[slot].chained > 0 and ahead < end and w.links[w.path_nodes[ahead]].blocks > 0:
+            return True
+    return False
 
 
 @part

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from models.kernels.jit import part, rare
-from models.kernels.scheduler_blocks import blocks_of, extend_prefix, release_blocks
+from models.kernels.scheduler_blocks import blocks_of, extend_prefix, past_block, release_blocks
 from models.kernels.scheduler_events import leave_line, line_up, pending_push, stack_longest
 from models.kernels.scheduler_state import CANCELLED, CHUNKED, CONTINUOUS, FINISHED, INSTANT, NEVER, PENDING, RESERVE_WHOLE, Table, World
 
@@ -194,7 +194,7 @@ def join_decoders(w: World, slot: int, stored: int, generated: int) -> None:
     if settings.window > 0:
         enter_window(w, slot, w.prompt[w.slots[slot].request] if settings.constant_context > 0 else stored)
     if settings.per_round == 0 and settings.total_blocks > 0 and settings.reserve != RESERVE_WHOLE:
-        w.phases[(stored - state.rounds) % settings.block_tokens] += 1
+        w.phases[past_block(w, stored - state.rounds)] += 1
     if settings.shared_read_once > 0:
         w.slots[slot].read_nodes = w.slots[slot].path_place
         if w.slots[slot].read_nodes > 0:
@@ -232,8 +232,8 @@ def leave_decoders(w: World, slot: int) -> None:
     if state.decoders == 0:
         state.context, state.growth, state.window_context, state.window_growth = 0.0, 0.0, 0.0, 0.0
     if settings.per_round == 0 and settings.total_blocks > 0 and settings.reserve != RESERVE_WHOLE:
-        w.phases[(w.slots[slot].stored - w.slots[slot].join) % settings.block_tokens] -= 1
-        w.slots[slot].held = blocks_of(w.slots[slot].stored + rounds + state.round_blocks_taken, settings.block_tokens)
+        w.phases[past_block(w, w.slots[slot].stored - w.slots[slot].join)] -= 1
+        w.slots[slot].held = blocks_of(w, w.slots[slot].stored + rounds + state.round_blocks_taken)
     if settings.shared_read_once > 0 and w.slots[slot].read_nodes > 0:
         read_prefix(w, slot, settings.block_tokens, -1)
     if w.slots[slot].since > state.rounds:

@@ -44,6 +44,7 @@ class Settings(NamedTuple):
     chunk_cap: int
     paged: int
     block_tokens: int
+    block_shift: int  # block = 2 ** shift; -1 where it is no power of two
     total_blocks: int
     reserve: int
     cache: int
@@ -132,7 +133,8 @@ NODE = np.dtype(
         ("value", "f8"),
         ("parent", "i8"),
         ("children", "i8"),
-    ]
+    ],
+    align=True,
 )
 SAMPLE = np.dtype([
     ("time", "f8"), ("running", "i8"), ("waiting", "i8"),
