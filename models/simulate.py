@@ -137,7 +137,7 @@ def _state(engine: EngineParameters, sample_s: float) -> Records:
         state[name] = -1
     state["pristine"] = engine.kv_blocks or memory.NEVER
     state["free_slots"] = engine.max_num_seqs
-    state["sample_s"] = sample_s
+    state["sample_s"], state["first_arrival"] = sample_s, np.inf
     return state
 
 
@@ -267,7 +267,7 @@ def _logs(requests: RequestArrays, *, timeline: bool) -> tuple[memory.GapLog, In
 
 def _result(requests: RequestArrays, engine: EngineParameters, deadlines: Deadlines | None, world: memory.World) -> SimulationResult:
     names = (
-        "time", "iterations", "rounds", "busy_s",
+        "time", "iterations", "rounds", "busy_s", "first_arrival", "last_arrival",
         "peak_blocks", "evicted", "lookups_tokens", "hit_tokens", "preemptions", "recomputed", "prefilled",
         "gap_total", "gap_count", "gap_max", "good", "finished", "gaps_binned",
     )  # fmt: skip

@@ -71,6 +71,7 @@ def receive(w: World, request: int, time: float) -> None:
     """A request arrives: refused for good, or queued."""
     state, settings = w.state[0], w.settings
     w.results[request].arrival = time
+    state.first_arrival, state.last_arrival = min(state.first_arrival, time), time
     if impossible(w, w.prompt[request], w.output[request]):
         end_request(w, request, TOO_LARGE, time)
         return

@@ -126,6 +126,8 @@ def cached_prefix(w: World, request: int, most: int) -> tuple[int, int]:
         return hit, idle
     for place in range(w.path_start[request], w.path_start[request + 1]):
         node = w.path_nodes[place]
+        if w.nodes[node].size == 0:  # its tokens lie in the blocks behind it
+            continue
         usable = min(w.nodes[node].cached, most - hit)
         if usable <= 0:
             break

@@ -102,6 +102,7 @@ STATE = np.dtype([
     ("evicted", "i8"),
     ("lookups_tokens", "i8"), ("hit_tokens", "i8"), ("preemptions", "i8"), ("recomputed", "i8"), ("prefilled", "i8"),
     # statistics
+    ("first_arrival", "f8"), ("last_arrival", "f8"),
     ("gap_entries", "i8"), ("gaps_binned", "i8"), ("stack", "i8"), ("last_join", "i8"), ("gap_total", "f8"), ("gap_count", "i8"),
     ("gap_max", "f8"), ("samples", "i8"), ("next_sample", "f8"), ("sample_s", "f8"), ("rows_recorded", "i8"),
 ], align=True)  # fmt: skip

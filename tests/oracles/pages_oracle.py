@@ -58,6 +58,8 @@ class Pages:
     def lookup(self, r, most):
         hit, idle = 0, 0
         for i in r.path:
+            if self.nodes[i].size == 0:
+                continue
             usable = min(self.nodes[i].cached, most - hit)
             if usable <= 0:
                 break

@@ -262,6 +262,27 @@ def test_a_segment_shorter_than_a_block_does_not_hide_the_leaves_behind_it(seed)
     agree((requests, engine, Deadlines((math.inf,), (math.inf,), (math.inf,), (math.inf,)), seed), model, None)
 
 
+def test_a_prefix_is_found_beyond_a_segment_shorter_than_a_block():
+    """Segments of 4, 2 and 6 tokens fill three blocks of 4, all cached: a prompt that begins with them computes the rest alone."""
+    tree = PrefixTree(np.array([-1, 0, 1]), np.array([4, 2, 6]), np.array([0, 3]), np.array([0, 1, 2]), np.ones(3, bool), np.zeros(3))
+    requests = RequestArrays(np.zeros(1), np.array([17]), np.array([1]), prefixes=tree)
+    model = StepModel(LINEAR, 1e16, 1e15, 1e9, 1e8, 1e5, 1e9, 0.0, 0.1, fixed_s=5e-3)
+    engine = EngineParameters(max_num_seqs=1, token_budget=1000, block_tokens=4, kv_blocks=10, cache=Cache.LRU)
+    assert simulate(requests, engine, model).records["hit_tokens"].tolist() == [12]
+
+
+def test_a_run_of_chunks_does_not_evict_what_would_have_broken_its_chain():
+    """Somebody else cached the second block first, so what follows it stays private, although the pool evicts that block later on."""
+    tree = PrefixTree(
+        np.array([-1, -1, 1]), np.array([16, 4, 8]), np.array([0, 2, 4]), np.array([1, 2, 1, 2]), np.array([True, False, True]), np.zeros(3)
+    )
+    requests = RequestArrays(np.array([0.0, 100.0]), np.array([24, 24]), np.array([1, 1]), prefixes=tree)
+    model = StepModel(LINEAR, 1e16, 1e15, 1e9, 1e8, 1e5, 1e9, 0.0, 0.1, fixed_s=5e-3)
+    engine = EngineParameters(max_num_seqs=1, token_budget=1000, chunk_cap=1, block_tokens=4, kv_blocks=7, cache=Cache.LRU)
+    agree((requests, engine, Deadlines((math.inf,), (math.inf,), (math.inf,), (math.inf,)), 0), model, None)
+    assert simulate(requests, engine, model).records["hit_tokens"].tolist() == [0, 4]
+
+
 def test_who_resumes_beside_a_prepared_draft_has_not_waited_since_the_last_round():
     """Every decoder is preempted; one comes back in the iteration at whose end another one's draft is ready."""
     requests = RequestArrays(np.zeros(6), np.array([18, 10, 18, 10, 5, 10]), np.array([9, 3, 12, 18, 32, 3]))
