@@ -92,7 +92,7 @@ def blocks_allow(w: World, most: int) -> int:
         return 1 + rounds_within(w, available(w), most - 1)
     tokens = int(state.new_tokens) + (state.decoders if state.decoding > 0 else 0)
     begun, whole = state.decoders + int(state.sequences), full_blocks(w, tokens * (most - 1))  # each may begin one block more
-    if settings.cache != CACHE_OFF and begun + whole > state.pristine and chain_meets_idle(w):
+    if settings.cache != CACHE_OFF and begun + whole > state.pristine and chain_meets_idle(w, most):
         return 1
     room = available(w) - begun
     return most if whole <= room else max(1, 1 + room * settings.block_tokens // tokens)

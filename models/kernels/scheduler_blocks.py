@@ -194,16 +194,17 @@ def extend_prefix(w: World, slot: int, tokens: int) -> None:
 
 
 @part
-def chain_meets_idle(w: World) -> bool:
-    """Whether an unfinished prompt will come to blocks that nobody references: evicted before that, they would not break its chain."""
+def chain_meets_idle(w: World, count: int) -> bool:
+    """Whether a prompt comes, in so many chunks, to blocks that nobody references: evicted before that, they would not break its chain."""
     for place in range(w.state[0].prefilling):
         slot = w.prefills[place]
         first, end = w.path_start[w.slots[slot].request], w.path_start[w.slots[slot].request + 1]
-        ahead = first + w.slots[slot].path_place + (w.slots[slot].nodes > w.slots[slot].path_place)
-        while ahead < end and w.nodes[w.path_nodes[ahead]].size == 0:
+        ahead = first + w.slots[slot].path_place if w.slots[slot].chained > 0 else end
+        reach = full_blocks(w, w.slots[slot].computed + w.slots[slot].chunk * count)
+        while ahead < end and w.nodes[w.path_nodes[ahead]].start < reach:
+            if w.links[w.path_nodes[ahead]].blocks > 0:
+                return True
             ahead += 1
-        if w.slots[slot].chained > 0 and ahead < end and w.links[w.path_nodes[ahead]].blocks > 0:
-            return True
     return False
 
 
