@@ -149,14 +149,6 @@ def _class(totals: Records, metrics: Floats, span: float) -> ClassSummary:
     )  # fmt: skip
 
 
-def _arrivals(result: SimulationResult) -> tuple[float, float]:
-    """First and last arrival that the engine received (s)."""
-    received = result.records["arrival"]
-    if received.min(initial=0.0) < 0.0:
-        received = received[received >= 0.0]
-    return float(received.min(initial=math.inf)), float(received.max(initial=0.0))
-
-
 def _overload(more: float, arrivals: float) -> bool:
     """Whether a queue that is ``more`` requests longer after these arrivals grows: by 5 % of them and by two deviations of their number."""
     return more > max(0.05 * arrivals, 2 * math.sqrt(arrivals))
@@ -165,7 +157,7 @@ def _overload(more: float, arrivals: float) -> bool:
 def summarise(result: SimulationResult, *, watts: float | None = None) -> SimulationSummary:
     """The figures of one run. ``watts`` (a power cap) gives joules as an upper bound while the engine is busy."""
     counters = result.counters
-    first, last = _arrivals(result)
+    first, last = counters["first_arrival"], counters["last_arrival"]
     half = (first + last) / 2
     totals, metrics = _measure(result, -1, half, last)
     makespan = float(totals["last_end"])
