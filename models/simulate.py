@@ -102,7 +102,8 @@ def _settings(
         "late_wait": engine.late_wait, "preparation_s": engine.preparation_s,
         "window": engine.window, "window_bytes": engine.window_bytes_per_token, "copy_s": engine.copy_s, "copy_serial": engine.copy_serial,
         "cancel_count": 0 if requests.cancel is None else np.isfinite(requests.cancel).sum(),
-        "followers": requests.follows is not None, "attention": engine.attention is not None, "measured_rows": len(engine.seconds_by_rows),
+        "followers": requests.follows is not None, "delivery_s": engine.delivery_s,
+        "attention": engine.attention is not None, "measured_rows": len(engine.seconds_by_rows),
     }  # fmt: skip
     return memory.specialised(memory.Settings(**{name: KINDS[name](value) for name, value in values.items()}))
 

@@ -83,7 +83,10 @@ class PrefixTree:
 
 @dataclass(frozen=True)
 class RequestArrays:
-    """Traffic, lowered. ``follows`` names the request after whose end this one comes (-1: by the clock); then arrival is the pause."""
+    """Traffic, lowered. ``follows`` names the request after whose end this one comes (-1: by the clock); then arrival is the pause.
+
+    The pause counts from where the client has the answer: ``EngineParameters.delivery_s`` after the last token.
+    """
 
     arrival: Floats
     prompt: Integers

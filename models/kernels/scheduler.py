@@ -21,7 +21,7 @@ from models.kernels.scheduler_batch import (
     schedule_decodes,
     skip_followers,
 )
-from models.kernels.scheduler_blocks import available, chain_meets_idle, extend_prefix, full_blocks, take_blocks
+from models.kernels.scheduler_blocks import available, chain_meets_idle, chains_meet, extend_prefix, full_blocks, take_blocks
 from models.kernels.scheduler_events import first_in_line, log_gaps, next_finish, pending_pop, stack_push
 from models.kernels.scheduler_growth import hold_chunks, rounds_need, rounds_within
 from models.kernels.scheduler_record import record_rows, record_sample
@@ -86,6 +86,8 @@ def longest_run(w: World) -> int:
 def blocks_allow(w: World, most: int) -> int:
     """Iterations, of at most ``most``, whose blocks are there: no preemption, and no eviction that a prompt's chain would see."""
     state, settings = w.state[0], w.settings
+    if settings.cache != CACHE_OFF and most > 1 and chains_meet(w):
+        return 1
     if settings.total_blocks == 0 or settings.reserve == RESERVE_WHOLE or most <= 1:
         return most
     if state.sequences == 0.0:

@@ -194,6 +194,28 @@ def extend_prefix(w: World, slot: int, tokens: int) -> None:
 
 
 @part
+def chain_node(w: World, slot: int) -> int:
+    """The segment that the request's next full block belongs to; -1 where its chain is broken or its path ends."""
+    request, place = w.slots[slot].request, w.slots[slot].path_place
+    if w.slots[slot].chained == 0 or w.path_start[request] + place >= w.path_start[request + 1]:
+        return -1
+    return w.path_nodes[w.path_start[request] + place]
+
+
+@part
+def chains_meet(w: World) -> bool:
+    """Whether two prompts are at the same segment and one goes on by less than a block: which of them fills the next one changes."""
+    count = w.state[0].prefilling
+    for place in range(count if count > 1 else 0):
+        slot = w.prefills[place]
+        node = chain_node(w, slot) if w.slots[slot].chunk < w.settings.block_tokens else -1
+        for other in range(count if node >= 0 else 0):
+            if other != place and chain_node(w, w.prefills[other]) == node:
+                return True
+    return False
+
+
+@part
 def chain_meets_idle(w: World, count: int) -> bool:
     """Whether a prompt comes, in so many chunks, to blocks that nobody references: evicted before that, they would not break its chain."""
     for place in range(w.state[0].prefilling):

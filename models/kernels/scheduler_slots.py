@@ -254,7 +254,8 @@ def end_request(w: World, request: int, status: int, when: float) -> None:
     w.results[request].status, w.results[request].last = status, when
     state.done += 1
     if settings.followers > 0 and w.follower[request] >= 0:
-        pending_push(w, when + w.delay[w.follower[request]], w.follower[request])
+        told = when + settings.delivery_s if status == FINISHED else when  # of a refusal at once, of an answer when it is there
+        pending_push(w, told + w.delay[w.follower[request]], w.follower[request])
 
 
 @part

@@ -71,6 +71,7 @@ class Settings(NamedTuple):
     check_good: int
     cancel_count: int
     followers: int
+    delivery_s: float  # from an answer's end to its client, who then sends the follower
     attention: int
     measured_rows: int
     late_wait: int
@@ -212,7 +213,7 @@ class World(NamedTuple):
     klass: Table
     follows: Table  # 1 where the request waits for another one
     follower: Table  # the request that waits for this one, or -1
-    delay: Table  # pause after the one before
+    delay: Table  # pause of the client after the one before
     cancel: Table
     cancel_order: Table
     path_start: Table  # requests + 1, into path_nodes

@@ -78,9 +78,10 @@ class Oracle(Pages, Prices):
     # --- queue
     def end(self, r, status, when=None):
         r.status, r.end = status, self.now if when is None else when
+        told = r.end + (self.e.delivery_s if status == "finished" else 0.0)
         for other in self.requests:
             if other.follows == r.index:
-                other.arrival = r.end + other.pause
+                other.arrival = told + other.pause
 
     def in_system(self):
         return len(self.running) + sum(r.status == "queued" for r in self.arrived + self.behind) + len(self.resume)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, currently_in_test_context, given, note, settings
 from hypothesis import strategies as st
 
@@ -99,8 +100,8 @@ def cases(draw, **fixed):
         "policy": draw(st.sampled_from(list(Policy))),
         "max_num_seqs": seqs,
         "token_budget": draw(st.sampled_from([seqs * (draft + 1) + draw(st.integers(0, 30)), 1000])),
-        "chunk_cap": draw(st.sampled_from([0, 7, 16])),
-        "block_tokens": draw(st.sampled_from([1, 4, 16])),
+        "chunk_cap": draw(st.sampled_from([0, 2, 7, 16])),
+        "block_tokens": draw(st.sampled_from([1, 4, 6, 16])),
         "kv_blocks": draw(st.sampled_from([0, 5, 12, 40])),
         "reserve": draw(st.sampled_from(list(Reserve))),
         "cache": draw(st.sampled_from(list(Cache))),
@@ -114,6 +115,7 @@ def cases(draw, **fixed):
         "preparation_s": draw(st.sampled_from([0.0, 0.0, 0.0173, 0.37])),
         "copy_s": draw(st.sampled_from([0.0, 0.0, 0.02])),
         "copy_serial": draw(st.sampled_from([0.0, 0.3])),
+        "delivery_s": draw(st.sampled_from([0.0, 0.0, 0.013])),
         "kv_bytes_per_token": 1e6,
         "state_bytes_per_sequence": draw(st.sampled_from([0.0, 1e6])),
         "shared_read_once": draw(st.booleans()),
@@ -269,6 +271,22 @@ def test_a_prefix_is_found_beyond_a_segment_shorter_than_a_block():
     model = StepModel(LINEAR, 1e16, 1e15, 1e9, 1e8, 1e5, 1e9, 0.0, 0.1, fixed_s=5e-3)
     engine = EngineParameters(max_num_seqs=1, token_budget=1000, block_tokens=4, kv_blocks=10, cache=Cache.LRU)
     assert simulate(requests, engine, model).records["hit_tokens"].tolist() == [12]
+
+
+def test_two_prompts_at_one_segment_take_its_blocks_in_the_order_of_their_chunks():
+    """Chunks of half a block, in a pool so small that both are preempted and come back out of step."""
+    tree = PrefixTree(np.array([-1]), np.array([37]), np.arange(3), np.zeros(2, np.int64), np.zeros(1, bool), np.zeros(1))
+    requests = RequestArrays(np.zeros(2), np.array([30, 38]), np.array([10, 1]), prefixes=tree)
+    model = StepModel(LINEAR, 1e16, 1e15, 1e9, 1e8, 1e5, 1e9, 0.0, 0.1, fixed_s=5e-3)
+    engine = EngineParameters(max_num_seqs=4, token_budget=6, chunk_cap=2, block_tokens=4, kv_blocks=11, cache=Cache.LRU)
+    agree((requests, engine, Deadlines((math.inf,), (math.inf,), (math.inf,), (math.inf,)), 0), model, None)
+
+
+def test_the_next_turn_waits_for_the_delivery_of_the_answer_before():
+    requests = RequestArrays(np.array([0.0, 0.5]), np.array([8, 8]), np.array([4, 4]), follows=np.array([-1, 0]))
+    model = StepModel(LINEAR, 1e16, 1e15, 1e9, 1e8, 1e5, 1e9, 0.0, 0.1, fixed_s=5e-3)
+    ended, came = (simulate(requests, EngineParameters(delivery_s=0.25), model).records[name] for name in ("last", "arrival"))
+    assert came[1] - ended[0] == pytest.approx(0.25 + 0.5, abs=1e-12)
 
 
 def test_a_run_of_chunks_does_not_evict_what_would_have_broken_its_chain():
