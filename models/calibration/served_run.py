@@ -25,7 +25,7 @@ from models.calibration.evidence import Evidence, Floats, ideal, joined
 from models.calibration.served_together import Load, simulate_each
 from models.errors import CalibrationError
 from models.kernels.step import StepModel, causal_pairs, of_format, step_seconds
-from models.simulate import expected_tokens, simulate
+from models.simulate import expected_tokens
 from models.simulation_summary import gap_spread
 from models.simulation_types import EngineParameters, Integers, Records, RequestArrays, SimulationResult, Status
 
@@ -143,7 +143,7 @@ def _standard_error(values: Floats) -> float:
 
 def _gap(load: Load, model: StepModel, statistic: str) -> float:
     """A statistic of all gaps of a load, which records do not hold: simulated by itself."""
-    return float(getattr(gap_spread(simulate(load.requests, load.engine, model))[0], statistic))
+    return float(getattr(gap_spread(load.simulated(model))[0], statistic))
 
 
 def _busy(done: Records) -> float:

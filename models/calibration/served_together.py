@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from models.kernels.step import StepModel
 from models.simulate import GAP_LOG, simulate
-from models.simulation_types import Cache, EngineParameters, Floats, Integers, Records, RequestArrays
+from models.simulation_types import Cache, EngineParameters, Floats, Integers, Records, RequestArrays, SimulationResult
 
 _LONGEST_S = 1e6  # of one simulation: a double tells 0.1 ns apart there
 _LONGER = 4.0  # a pause that was too short grows so many times
@@ -41,6 +41,10 @@ class Load:
         plain = self.engine.cache is Cache.OFF and self.engine.acceptance is None and self.engine.attention is None
         return plain and all(x is None for x in (self.requests.prefixes, self.requests.cancel, self.requests.klass, self.requests.branches))
 
+    def simulated(self, model: StepModel) -> SimulationResult:
+        """The load by itself. Its clients have an answer ``request_s`` after the engine's last step for it, and only then send the next."""
+        return simulate(self.requests, replace(self.engine, delivery_s=model.request_s), model)
+
 
 def simulate_each(loads: Sequence[Load], model: StepModel) -> list[Records]:
     """The records of each load's requests; their clock starts anywhere."""
@@ -65,12 +69,12 @@ def _batches(loads: Sequence[Load]) -> Iterator[list[int]]:
 
 def _simulated(loads: Sequence[Load], model: StepModel) -> list[Records]:
     if len(loads) == 1:
-        return [simulate(loads[0].requests, loads[0].engine, model).records]
+        return [loads[0].simulated(model).records]
     cut = np.cumsum([len(load.requests) for load in loads])[:-1]
     pause = np.array([load.duration_s for load in loads[:-1]])
     while True:
         begin = np.concatenate([[0.0], np.cumsum(pause)])
-        found: list[Records] = np.split(simulate(_joined(loads, begin), loads[0].engine, model).records, cut)
+        found: list[Records] = np.split(replace(loads[0], requests=_joined(loads, begin)).simulated(model).records, cut)
         late = np.array([float(records["last"].max(initial=0.0)) for records in found[:-1]]) > begin[1:]
         if not late.any():
             return found
