@@ -25,9 +25,12 @@ print(*sample.tolist(), "numba" in sys.modules)
 """
 
 
-def run(folder, *path):
+LAST = "import numba\nprint(numba.njit(lambda row: row[-1])(np.array([3.0, 4.0])))"
+
+
+def run(folder, *path, script=SCRIPT):
     environment = os.environ | {"NUMBA_CACHE_DIR": str(folder), "PYTHONPATH": os.pathsep.join([*map(str, path), *sys.path])}
-    done = subprocess.run([sys.executable, "-P", "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-P", "-c", script], env=environment, capture_output=True, text=True, check=True)
     return done.stdout.split()
 
 
@@ -51,6 +54,11 @@ def test_code_is_built_again_for_other_sources_of_its_own_alone(tmp_path):
         assert run(tmp_path, tmp_path) == ["2.0", "1.0", str(built)]
         kept += tmp_path.glob("*.o")
     assert [len(list(tmp_path.glob("*.o"))), len(set(kept))] == [1, 3]  # what older sources left is dropped
+
+
+def test_building_a_kernel_leaves_the_indices_of_others_alone(tmp_path):
+    """Kernels take no index from the end; whatever else numba compiles in the process still may."""
+    assert run(tmp_path, script=SCRIPT + LAST) == ["2.0", "1.0", "True", "4.0"]
 
 
 def test_strided_arrays_are_refused():
