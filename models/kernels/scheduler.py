@@ -21,7 +21,7 @@ from models.kernels.scheduler_batch import (
     schedule_decodes,
     skip_followers,
 )
-from models.kernels.scheduler_blocks import available, chain_meets_idle, chains_meet, extend_prefix, full_blocks, take_blocks
+from models.kernels.scheduler_blocks import available, chain_meets_idle, chains_meet, extend_prefix, full_blocks, note_peak, take_blocks
 from models.kernels.scheduler_events import first_in_line, log_gaps, next_finish, pending_pop, stack_push
 from models.kernels.scheduler_growth import hold_chunks, rounds_need, rounds_within
 from models.kernels.scheduler_record import record_rows, record_sample
@@ -264,7 +264,7 @@ def receive_next(w: World) -> None:
         or (w.pending[0].time == w.arrival[state.next_arrival] and w.pending[0].request < state.next_arrival)
     ):
         request, time = w.pending[0].request, w.pending[0].time
-        pending_pop(w)
+        pending_pop(state, w.pending)
     else:
         request, time = state.next_arrival, w.arrival[state.next_arrival]
         state.next_arrival += 1
@@ -357,3 +357,4 @@ def run_scheduler(w: World) -> None:
             finish_prompts(w, count)
         if state.time >= state.next_sample:
             record_sample(w)
+    note_peak(w)

@@ -11,46 +11,46 @@ from __future__ import annotations
 
 from models.kernels.jit import part, rare
 from models.kernels.lines import FOREVER, larger
-from models.kernels.scheduler_state import World
+from models.kernels.scheduler_state import Table, World
 
 CHUNK, CACHED, DECODERS, CONTEXT = 0, 1, 2, 3
 
 
 @part
-def cell(w: World, axis: int, x: float) -> tuple[int, float]:
+def cell(grid: Table, knots: Table, axis: int, x: float) -> tuple[int, float]:
     """Knot below ``x`` and the share of the way to the next one (outside 0..1 beyond the knots)."""
     place = 0
-    while place < w.attention.shape[axis] - 2 and w.knots[axis, place + 1] <= x:
+    while place < grid.shape[axis] - 2 and knots[axis, place + 1] <= x:
         place += 1
-    low = w.knots[axis, place]
-    return place, (x - low) / (w.knots[axis, place + 1] - low)
+    low = knots[axis, place]
+    return place, (x - low) / (knots[axis, place + 1] - low)
 
 
 @part
-def across(w: World, i: int, a: float, j: int, b: float, k: int, c: float, m: int) -> float:
+def across(grid: Table, i: int, a: float, j: int, b: float, k: int, c: float, m: int) -> float:
     """The grid between the knots i, i + 1 (share a), j, j + 1 (b) and k, k + 1 (c) at context knot m."""
     found = 0.0
     for corner in range(8):
         up_i, up_j, up_k = corner & 1, (corner >> 1) & 1, corner >> 2
         weight = (a if up_i else 1.0 - a) * (b if up_j else 1.0 - b) * (c if up_k else 1.0 - c)
-        found += weight * w.attention[i + up_i, j + up_j, k + up_k, m]
+        found += weight * grid[i + up_i, j + up_j, k + up_k, m]
     return found
 
 
 @rare
-def grid_line(w: World, chunk: float, cached: float, decoders: float, context: float) -> tuple[float, float, float]:
+def grid_line(grid: Table, knots: Table, chunk: float, cached: float, decoders: float, context: float) -> tuple[float, float, float]:
     """(seconds, seconds a context token, context tokens for which that holds) of one chunk beside decoders."""
-    i, a = cell(w, CHUNK, max(chunk, w.knots[CHUNK, 1])) if chunk > 0.0 else (0, 0.0)
-    j, b = cell(w, CACHED, cached)
-    k, c = cell(w, DECODERS, decoders)
-    m, d = cell(w, CONTEXT, context)
-    width = w.knots[CONTEXT, m + 1] - w.knots[CONTEXT, m]
-    low, high = across(w, i, a, j, b, k, c, m), across(w, i, a, j, b, k, c, m + 1)
+    i, a = cell(grid, knots, CHUNK, max(chunk, knots[CHUNK, 1])) if chunk > 0.0 else (0, 0.0)
+    j, b = cell(grid, knots, CACHED, cached)
+    k, c = cell(grid, knots, DECODERS, decoders)
+    m, d = cell(grid, knots, CONTEXT, context)
+    width = knots[CONTEXT, m + 1] - knots[CONTEXT, m]
+    low, high = across(grid, i, a, j, b, k, c, m), across(grid, i, a, j, b, k, c, m + 1)
     value, slope = low + d * (high - low), (high - low) / width
     until = (1.0 - d) * width if d < 1.0 else FOREVER
     if max(a, b, c, d) >= 1.0:
         a, b, c = min(a, 1.0), min(b, 1.0), min(c, 1.0)
-        low, high = across(w, i, a, j, b, k, c, m), across(w, i, a, j, b, k, c, m + 1)
+        low, high = across(grid, i, a, j, b, k, c, m), across(grid, i, a, j, b, k, c, m + 1)
         nearest, growth = low + min(d, 1.0) * (high - low), (high - low) / width if d < 1.0 else 0.0
         value, slope, crossing = larger(value, slope, nearest, growth)
         until = min(until, crossing)
@@ -68,9 +68,9 @@ def attention_line(w: World) -> tuple[float, float, float]:
     if state.sequences > 0.0:
         chunk = state.new_tokens / state.sequences
         cached = max(state.pairs / state.new_tokens - 0.5 * (chunk + 1.0), 0.0)
-        value = grid_line(w, chunk, cached, decoders, context)[0]
-        more = grid_line(w, chunk, cached, 0.0, 0.0)[0] - w.attention[1, 0, 0, 0] if state.sequences > 1.0 else 0.0
+        value = grid_line(w.attention, w.knots, chunk, cached, decoders, context)[0]
+        more = grid_line(w.attention, w.knots, chunk, cached, 0.0, 0.0)[0] - w.attention[1, 0, 0, 0] if state.sequences > 1.0 else 0.0
         return value + (state.sequences - 1.0) * max(more, 0.0), 0.0, 0.0
     growth = state.growth / decoders
-    value, slope, until = grid_line(w, 0.0, 0.0, decoders, context)
+    value, slope, until = grid_line(w.attention, w.knots, 0.0, 0.0, decoders, context)
     return value, slope * growth, until / growth if growth > 0.0 else FOREVER

@@ -13,7 +13,7 @@ Value-based: private tails first, then leaf nodes in order of value for each blo
 from __future__ import annotations
 
 from models.kernels.jit import part, rare
-from models.kernels.scheduler_state import CACHE_OFF, CACHE_VALUE, World
+from models.kernels.scheduler_state import CACHE_OFF, CACHE_VALUE, Row, Table, World
 
 
 @part
@@ -91,16 +91,15 @@ def evict_from(w: World, entry: int, wanted: int) -> int:
 
 
 @rare
-def cheapest(w: World) -> int:
+def cheapest(state: Row, nodes: Table, links: Table) -> int:
     """Value-based victim: the oldest private tail, else the leaf of lowest value (the oldest among equals)."""
-    state = w.state[0]
     best, entry = -1, state.lru_head
     while entry >= 0:
-        if entry >= w.nodes.shape[0]:
+        if entry >= nodes.shape[0]:
             return entry
-        if w.nodes[entry].children == 0 and (best < 0 or w.nodes[entry].value < w.nodes[best].value):
+        if nodes[entry].children == 0 and (best < 0 or nodes[entry].value < nodes[best].value):
             best = entry
-        entry = w.links[entry].next
+        entry = links[entry].next
     return best
 
 
@@ -112,9 +111,8 @@ def take_blocks(w: World, wanted: int) -> None:
     state.pristine -= fresh
     wanted -= fresh
     while wanted > 0:
-        entry = cheapest(w) if settings.cache == CACHE_VALUE else state.lru_head
+        entry = cheapest(state, w.nodes, w.links) if settings.cache == CACHE_VALUE else state.lru_head
         wanted -= evict_from(w, entry, wanted)
-    state.peak_blocks = max(state.peak_blocks, settings.total_blocks - state.pristine - state.evictable)
 
 
 @part
@@ -231,9 +229,18 @@ def chain_meets_idle(w: World, count: int) -> bool:
 
 
 @part
+def note_peak(w: World) -> None:
+    """Most blocks in use: their number only falls where some are released, so it is noted just before."""
+    state, settings = w.state[0], w.settings
+    if settings.total_blocks > 0:
+        state.peak_blocks = max(state.peak_blocks, settings.total_blocks - state.pristine - state.evictable)
+
+
+@part
 def release_blocks(w: World, slot: int) -> None:
     """Give back everything the slot holds: the private tail first, then its references from the leaf to the root."""
     state, settings = w.state[0], w.settings
+    note_peak(w)
     if settings.cache == CACHE_OFF:
         state.pristine += w.slots[slot].held
         return

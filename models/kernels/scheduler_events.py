@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from models.kernels.jit import compiled, part, rare
-from models.kernels.scheduler_state import HISTOGRAM_BITS, HISTOGRAM_LOW, NEVER, SLOT_BITS, GapLog, Table, World
+from models.kernels.scheduler_state import HISTOGRAM_BITS, HISTOGRAM_LOW, NEVER, SLOT_BITS, GapLog, Row, Table, World
 
 SLOT_MASK = (1 << SLOT_BITS) - 1
 
@@ -67,41 +67,39 @@ def leave_line(w: World, slot: int) -> None:
 
 
 @rare
-def pending_push(w: World, time: float, request: int) -> None:
+def pending_push(state: Row, pending: Table, time: float, request: int) -> None:
     """A request that follows another one (next turn, closed loop) arrives at ``time``."""
-    state = w.state[0]
     place = state.pending
     state.pending += 1
     while place > 0:
         parent = (place - 1) >> 1
-        if w.pending[parent].time < time or (w.pending[parent].time == time and w.pending[parent].request < request):
+        if pending[parent].time < time or (pending[parent].time == time and pending[parent].request < request):
             break
-        w.pending[place].time, w.pending[place].request = w.pending[parent].time, w.pending[parent].request
+        pending[place].time, pending[place].request = pending[parent].time, pending[parent].request
         place = parent
-    w.pending[place].time, w.pending[place].request = time, request
+    pending[place].time, pending[place].request = time, request
 
 
 @rare
-def pending_pop(w: World) -> None:
+def pending_pop(state: Row, pending: Table) -> None:
     """Drop the earliest pending arrival."""
-    state = w.state[0]
     state.pending -= 1
-    time, request, size, place = w.pending[state.pending].time, w.pending[state.pending].request, state.pending, 0
+    time, request, size, place = pending[state.pending].time, pending[state.pending].request, state.pending, 0
     while True:
         child = 2 * place + 1
         if child >= size:
             break
         right = child + 1
         if right < size and (
-            w.pending[right].time < w.pending[child].time
-            or (w.pending[right].time == w.pending[child].time and w.pending[right].request < w.pending[child].request)
+            pending[right].time < pending[child].time
+            or (pending[right].time == pending[child].time and pending[right].request < pending[child].request)
         ):
             child = right
-        if time < w.pending[child].time or (time == w.pending[child].time and request < w.pending[child].request):
+        if time < pending[child].time or (time == pending[child].time and request < pending[child].request):
             break
-        w.pending[place].time, w.pending[place].request = w.pending[child].time, w.pending[child].request
+        pending[place].time, pending[place].request = pending[child].time, pending[child].request
         place = child
-    w.pending[place].time, w.pending[place].request = time, request
+    pending[place].time, pending[place].request = time, request
 
 
 @rare

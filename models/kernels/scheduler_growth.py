@@ -6,7 +6,7 @@ the round that makes the remainder 0.
 
 from __future__ import annotations
 
-from models.kernels.jit import part, rare
+from models.kernels.jit import part
 from models.kernels.scheduler_blocks import blocks_of, extend_prefix, full_blocks, past_block, take_blocks
 from models.kernels.scheduler_slots import advanced
 from models.kernels.scheduler_state import World
@@ -53,7 +53,7 @@ def rounds_within(w: World, room: int, most: int) -> int:
     return count
 
 
-@rare
+@part
 def hold_round(w: World) -> None:
     """Per-round mode: each decoder holds its K + 1 slots."""
     state, settings = w.state[0], w.settings

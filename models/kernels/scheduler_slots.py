@@ -140,7 +140,7 @@ def fill_window(w: World, slot: int) -> None:
         state.window_growth -= settings.tokens_per_round
 
 
-@rare
+@part
 def windows_filled(w: World) -> None:
     """Decoders that have reached the window."""
     state, settings = w.state[0], w.settings
@@ -151,7 +151,7 @@ def windows_filled(w: World) -> None:
         slot = w.slots[slot].next
 
 
-@rare
+@part
 def rounds_below(w: World) -> int:
     """Rounds until the first decoder below the window has reached it: reads grow linearly up to there."""
     state, settings = w.state[0], w.settings
@@ -255,7 +255,7 @@ def end_request(w: World, request: int, status: int, when: float) -> None:
     state.done += 1
     if settings.followers > 0 and w.follower[request] >= 0:
         told = when + settings.delivery_s if status == FINISHED else when  # of a refusal at once, of an answer when it is there
-        pending_push(w, told + w.delay[w.follower[request]], w.follower[request])
+        pending_push(state, w.pending, told + w.delay[w.follower[request]], w.follower[request])
 
 
 @part
@@ -280,7 +280,7 @@ def judge_good(w: World, request: int) -> None:
         state.stopped = 1
 
 
-@rare
+@part
 def preempt(w: World, slot: int) -> None:
     """Recompute later: blocks go back, the request waits in front of everybody who has not started (vLLM V1)."""
     state = w.state[0]
