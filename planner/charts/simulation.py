@@ -50,7 +50,7 @@ def bands(rows: Records, shown: int = SHOWN, most: int = MOST_BANDS) -> list[dic
         same = (kept["request"][1:] == kept["request"][:-1]) & (kept["kind"][1:] == kept["kind"][:-1])
         starts[1:] = ~(same & (kept["start"][1:] <= kept["end"][:-1] * (1 + 1e-12)))
     first = np.flatnonzero(starts)
-    last = np.append(first[1:], len(kept)) - 1
+    last = np.append(first, len(kept))[1:] - 1
     tokens = np.add.reduceat(kept["tokens"], first) if len(first) else np.zeros(0, np.int64)
     return [
         {
@@ -69,7 +69,7 @@ def timeline(found: Simulated) -> Any:
     shown = min(SHOWN, len(records))
     steps = bands(found.trial.result.rows, shown)
     arrivals = [{"request": i, "at": float(records["arrival"][i])} for i in range(shown) if records["arrival"][i] >= 0]
-    last = max([step["to"] for step in steps] + [one["at"] for one in arrivals], default=1.0)
+    last = max([step["to"] for step in steps] + [one["at"] for one in arrivals], default=0.0) or 1.0
     axis = alt.Axis(ticks=False, domain=False, labelOverlap=True, offset=6)
     y = alt.Y("request:O", title="request", sort=list(range(shown)), axis=axis)
     x = _seconds("from:Q", last)

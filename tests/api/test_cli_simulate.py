@@ -48,6 +48,20 @@ def test_the_timeline_has_a_band_for_every_request(tmp_path, capsys):
         assert text in words
 
 
+@pytest.mark.parametrize("chat", [{"prompt_tokens": 50_000_000}, {"cancel_after": "1e-9 s"}], ids=["too-large", "cancelled"])
+@pytest.mark.parametrize("ending", ["svg", "html"])
+def test_a_run_that_schedules_nothing_is_drawn_with_its_arrivals(chat, ending, tmp_path):
+    """The timeline has no band, but its arrivals, its axes and the names of its colours."""
+    file, changes = tmp_path / f"run.{ending}", {"arrivals": {"burst": 3}, "slo": {"e2e": "1 s"}} | chat
+    settings = [word for name, value in changes.items() for word in ("--set", f"workload.chat.{name}={json.dumps(value)}")]
+    assert run(["simulate", RATE, "--config", "engine", *settings, "--plot", str(file)]) == 0
+    if ending == "svg":
+        drawn = ET.parse(file).getroot()
+        assert {"prefill", "decode", "request", "seconds"} <= set(drawn.itertext())
+        roles = [one.get("aria-roledescription") for one in drawn.iter()]
+        assert (roles.count("point"), roles.count("bar")) == (3, 0)
+
+
 def test_budget_says_how_many_tokens_a_gap_allows(capsys):
     assert run(["budget", RATE, "--config", "engine", "--gap", "50 ms", "--running", "16"]) == 0
     assert "max_num_batched_tokens up to" in capsys.readouterr().out
