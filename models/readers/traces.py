@@ -18,8 +18,10 @@ import gzip
 import io
 import json
 import math
+import zlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,26 +69,29 @@ class Trace:
         return len(self.arrival)
 
 
-def _text(path: Path) -> io.TextIOBase:
+@contextmanager
+def _text(path: Path) -> Iterator[io.TextIOBase]:
+    """The text of a trace, compressed or not; whatever ends its reading too early is an error of the file."""
     if not path.is_file():
         raise FileFormatError("no such trace file", path=str(path), way_out="check the path")
     if path.stat().st_size > MAX_BYTES:
         raise FileFormatError(f"trace larger than {MAX_BYTES} bytes", path=str(path), value=path.stat().st_size, way_out="cut it")
-    if path.suffix == ".gz":
-        return io.TextIOWrapper(gzip.open(path, "rb"), encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as raw:
+            yield io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+    except UnicodeDecodeError as cause:
+        raise FileFormatError("not UTF-8 text", path=str(path), value=cause.reason, way_out="save it as UTF-8") from cause
+    except (OSError, EOFError, zlib.error, csv.Error) as cause:
+        raise FileFormatError("cannot be read to its end", path=str(path), value=str(cause), way_out="fetch or export it again") from cause
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
     """(line number, row) of a CSV file."""
     with _text(path) as file:
-        try:
-            for line, row in enumerate(csv.DictReader(file), start=2):
-                if line > MAX_ROWS:
-                    raise FileFormatError(f"more than {MAX_ROWS} rows", path=str(path), way_out="cut the trace")
-                yield line, row
-        except (UnicodeDecodeError, csv.Error, OSError) as cause:
-            raise FileFormatError("not a readable CSV file", path=str(path), value=str(cause)) from cause
+        for line, row in enumerate(csv.DictReader(file), start=2):
+            if line > MAX_ROWS:
+                raise FileFormatError(f"more than {MAX_ROWS} rows", path=str(path), way_out="cut the trace")
+            yield line, row
 
 
 def _objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -97,18 +102,18 @@ def _objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 continue
             try:
                 value = json.loads(text)
-            except (ValueError, UnicodeDecodeError) as cause:
+            except (ValueError, RecursionError) as cause:
                 raise FileFormatError("not JSON", path=f"{path}:{line}", value=text[:60], way_out="one object a line") from cause
             if not isinstance(value, dict):
-                raise FileFormatError("expected an object", path=f"{path}:{line}", value=text[:60])
+                raise FileFormatError("expected an object", path=f"{path}:{line}", value=text[:60], way_out="one object a line")
             yield line, value
 
 
 def _number(row: Mapping[str, Any], name: str, path: Path, line: int) -> float:
     raw = row.get(name)
     try:
-        value = float(raw) if raw not in (None, "") else math.nan
-    except (TypeError, ValueError):
+        value = math.nan if raw is None or isinstance(raw, bool) else float(raw)
+    except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not math.isfinite(value):
         raise FileFormatError(f"'{name}' is missing or not a number", path=f"{path}:{line}", value=raw, way_out="repair or drop the row")
@@ -189,10 +194,7 @@ def read_mooncake(path: Path) -> Trace:
         prompt.append(_tokens(row, "input_length", path, line))
         output.append(_tokens(row, "output_length", path, line))
         arrival.append(_number(row, "timestamp", path, line) / 1e3)
-        ids = row.get("hash_ids", [])
-        if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
-            raise FileFormatError("'hash_ids' must be a list of integers", path=f"{path}:{line}", value=ids)
-        hashes.append(_full_blocks(ids, prompt[-1], MOONCAKE_BLOCK, "hash_ids", f"{path}:{line}"))
+        hashes.append(_full_blocks(row, "hash_ids", prompt[-1], MOONCAKE_BLOCK, f"{path}:{line}"))
     coarse = len(np.unique(arrival)) < len(arrival) / 4
     warnings = ("arrivals share coarse time ticks: their burstiness is an artefact of the recording",) if coarse else ()
     return _trace(path, arrival, prompt, output, prefixes=prefix_tree(hashes, MOONCAKE_BLOCK), warnings=warnings)
@@ -230,15 +232,17 @@ def read_requests_jsonl(path: Path) -> Trace:
 def _workload(path: Path, rows: list[tuple[int, Mapping[str, Any]]]) -> Trace:
     prompt, output = ([_tokens(row, name, path, line) for line, row in rows] for name in ("input_toks", "output_toks"))
     arrival = [_number(row, "arrival_time_ns", path, line) / 1e9 for line, row in rows]
-    ids = [
-        _full_blocks(list(row.get("block_ids_16") or []), tokens, 16, "block_ids_16", f"{path}:{line}")
-        for (line, row), tokens in zip(rows, prompt, strict=True)
-    ]
+    ids = [_full_blocks(row, "block_ids_16", tokens, 16, f"{path}:{line}") for (line, row), tokens in zip(rows, prompt, strict=True)]
     return _trace(path, arrival, prompt, output, prefixes=prefix_tree(ids, 16) if any(ids) else None)
 
 
-def _full_blocks(ids: list[int], tokens: int, block: int, name: str, where: str) -> list[int]:
-    """Blocks that the prompt fills; the last one may be begun, more than that is another trace's."""
+def _full_blocks(row: Mapping[str, Any], name: str, tokens: int, block: int, where: str) -> list[int]:
+    """Blocks that the prompt fills, none where none are told; the last one may be begun, more than that is another trace's."""
+    ids = row.get(name)
+    if ids is None:
+        return []
+    if not isinstance(ids, list) or not all(type(one) is int for one in ids):  # ``true`` is no id
+        raise FileFormatError(f"'{name}' must be a list of integers", path=where, value=ids, way_out="repair or drop the row")
     if len(ids) > -(-tokens // block):
         raise FileFormatError(
             f"'{name}' covers {len(ids)} blocks of {block} tokens, more than the prompt", path=where, value=tokens,
@@ -267,7 +271,7 @@ def _name(row: Mapping[str, Any], meaning: str, path: Path) -> str:
 
 def _clock_offset(path: Path, rows: list[tuple[int, Mapping[str, Any]]], arrival: Floats, first: Floats) -> float:
     """What the engine's clock is ahead of that of the arrivals: the request that waited least for the engine's loop tells it."""
-    queued = [float(row[name]) for _, row in rows for name in RUN_NAMES["queued"] if row.get(name) is not None]
+    queued = [_number(row, name, path, line) for line, row in rows for name in RUN_NAMES["queued"] if row.get(name) is not None]
     offset = float(np.min(np.array(queued) - arrival)) if len(queued) == len(rows) else 0.0
     if not 0 <= float(np.min(first - offset - arrival)) < SECONDS_A_DAY:
         raise FileFormatError(

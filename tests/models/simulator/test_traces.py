@@ -19,6 +19,11 @@ def write(folder, name, text):
     return path
 
 
+def run_row(**changes):
+    row = {"prompt_tokens": 10, "completion_tokens": 3, "arrival_ts": 5.0, "first_token_time": 5.5, "finished_ts": 6.0}
+    return json.dumps({name: value for name, value in (row | changes).items() if value != "absent"})
+
+
 def test_azure_date_times_become_seconds_from_the_first(tmp_path):
     text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.0319600,3180,8\n"
     trace = read_trace(write(tmp_path, "azure.csv.gz", text))
@@ -97,6 +102,44 @@ def test_truncated_json_names_its_line(tmp_path):
         read_trace(write(tmp_path, "bad.jsonl", '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": []}\n{"timestamp": 1'))
 
 
+ZIPPED = gzip.compress(b"arrival,prompt,output\n" + b"".join(b"%d,5,5\n" % i for i in range(2000)))
+MOONCAKE_ROW = '{"timestamp": %s, "input_length": %s, "output_length": 5, "hash_ids": %s}\n'
+WORKLOAD_ROW = '{"arrival_time_ns": %s, "input_toks": 32, "output_toks": 5, "block_ids_16": %s}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("latin.jsonl", b'{"note": "caf\xe9"}\n', "latin.jsonl: not UTF-8 text"),
+        ("latin.csv", b"arrival,prompt,output\n1,5,\xe9\n", "latin.csv: not UTF-8 text"),
+        ("cut.csv.gz", ZIPPED[:-20], "cut.csv.gz: cannot be read to its end"),
+        ("cut.jsonl.gz", gzip.compress((MOONCAKE_ROW % (0, 5, "[]")).encode() * 3)[:-12], "cut.jsonl.gz: cannot be read to its end"),
+        ("bad.csv.gz", ZIPPED[:10] + b"\xff" * (len(ZIPPED) - 10), "bad.csv.gz: cannot be read to its end"),
+        ("plain.jsonl.gz", b"{}\n", "plain.jsonl.gz: cannot be read to its end"),
+        ("deep.jsonl", b"{}\n" + b"[" * 100_000 + b"\n", "not JSON"),
+        ("huge.jsonl", (MOONCAKE_ROW % ("1" * 400, 5, "[]")).encode(), "huge.jsonl:1: 'timestamp' is missing or not a number"),
+        ("true.jsonl", (MOONCAKE_ROW % ("true", 5, "[]")).encode(), "true.jsonl:1: 'timestamp' is missing or not a number"),
+        ("true.jsonl", (MOONCAKE_ROW % (0, "true", "[]")).encode(), "true.jsonl:1: 'input_length' is missing or not a number"),
+        ("queued.jsonl", run_row(queued_ts="soon").encode(), "queued.jsonl:1: 'queued_ts' is missing or not a number"),
+        *(
+            ("ids.jsonl", (row % (0, *more, ids)).encode(), f"ids.jsonl:1: '{field}' must be a list of integers")
+            for row, more, field in ((MOONCAKE_ROW, (32,), "hash_ids"), (WORKLOAD_ROW, (), "block_ids_16"))
+            for ids in ("7", "0", "[[1]]", '"ab"', '["a"]', '{"a": 1}', "[true]")
+        ),
+    ],
+)
+def test_a_damaged_file_is_one_clear_error(tmp_path, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(FileFormatError) as caught:
+        read_trace(tmp_path / name)
+    assert words in str(caught.value)
+    assert caught.value.way_out
+
+
+def test_ids_that_are_null_are_no_blocks(tmp_path):
+    assert read_trace(write(tmp_path, "ids.jsonl", WORKLOAD_ROW % (0, "null"))).prefixes is None
+
+
 def test_a_missing_file_says_so(tmp_path):
     with pytest.raises(FileFormatError, match="no such trace"):
         read_trace(tmp_path / "absent.csv")
@@ -112,11 +155,6 @@ def test_segments_hold_as_many_tokens_as_requests_share():
         shared = sum(prefixes.count(tuple(ids[:k])) > 1 for k in range(1, len(ids) + 1))
         walked = tree.paths[tree.path_start[place] : tree.path_start[place + 1]]
         assert tree.tokens[walked].sum() == 16 * shared
-
-
-def run_row(**changes):
-    row = {"prompt_tokens": 10, "completion_tokens": 3, "arrival_ts": 5.0, "first_token_time": 5.5, "finished_ts": 6.0}
-    return json.dumps({name: value for name, value in (row | changes).items() if value != "absent"})
 
 
 def test_measured_run_in_any_order_with_other_names_and_failures(tmp_path):
