@@ -162,6 +162,10 @@ def _typical(lengths: Any) -> int:
         return 1
 
 
+OF_A_TRACE = ("prompt_tokens", "output_tokens", "prompt_lengths", "output_lengths", "session", "shared_prefix_tokens")
+"""What the rows of a trace say of their requests; a class over a trace repeats none of it."""
+
+
 class RequestClass(Description):
     """Requests of one kind. Lengths are token counts of one request.
 
@@ -188,12 +192,15 @@ class RequestClass(Description):
     @model_validator(mode="before")
     @classmethod
     def _lengths(cls, value: Any) -> Any:
-        """Distributions move to ``prompt_lengths`` and ``output_lengths``; a trace needs no lengths."""
+        """Distributions move to ``prompt_lengths`` and ``output_lengths``; a trace takes no lengths, it has them."""
         if not isinstance(value, dict):
             return value
         found = dict(value)
         arrivals = found.get("arrivals")
         recorded = isinstance(arrivals, dict) and arrivals.get("trace") is not None
+        given = [name for name in OF_A_TRACE if found.get(name)] if recorded else []
+        if given:
+            raise ValueError(f"a trace brings its own requests; leave out {' and '.join(given)}")
         for tokens, lengths in (("prompt_tokens", "prompt_lengths"), ("output_tokens", "output_lengths")):
             if isinstance(found.get(tokens), dict):
                 found[lengths] = found.pop(tokens)
@@ -203,9 +210,7 @@ class RequestClass(Description):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.arrivals.trace is not None:
-            self._recorded()
-        elif self.shared_prefix_tokens > self.prompt_tokens:
+        if self.shared_prefix_tokens > self.prompt_tokens:
             raise ValueError(f"shared_prefix_tokens {self.shared_prefix_tokens} exceed prompt_tokens {self.prompt_tokens}")
         if self.prefix_cached and not self.shared_prefix_tokens:
             raise ValueError("prefix_cached needs shared_prefix_tokens above 0")
@@ -218,11 +223,6 @@ class RequestClass(Description):
         if DraftSource.NONE in self.speculation:
             raise ValueError("speculation lists draft sources; 'none' is not one")
         return self
-
-    def _recorded(self) -> None:
-        given = [name for name in ("prompt_lengths", "output_lengths", "session", "shared_prefix_tokens") if getattr(self, name)]
-        if given:
-            raise ValueError(f"a trace brings its own requests; leave out {' and '.join(given)}")
 
     @property
     def closed_form(self) -> bool:

@@ -102,11 +102,13 @@ def test_sessions_grow_their_context_and_reuse_it():
     assert answer.hit_rate > 0.5  # three of four turns find everything before them
 
 
+def traced(name):
+    return arriving({"trace": name}, prompt_tokens=None, output_tokens=None, shared_prefix_tokens=None)
+
+
 def write(folder, text, name="day.csv"):
     (folder / name).write_text(text, encoding="utf-8")
-    (folder / "scenario.yaml").write_text(yaml.safe_dump(arriving(
-        {"trace": name}, prompt_tokens=None, output_tokens=None, shared_prefix_tokens=None
-    )), encoding="utf-8")  # fmt: skip
+    (folder / "scenario.yaml").write_text(yaml.safe_dump(traced(name)), encoding="utf-8")
     return read_raw(folder / "scenario.yaml")
 
 
@@ -143,7 +145,7 @@ def test_a_broken_trace_is_refused_with_its_place(tmp_path, rows):
 
 def test_a_missing_trace_is_one_line():
     with pytest.raises(FileFormatError, match=r"nowhere\.csv"):
-        simulate_scenario(arriving({"trace": "nowhere.csv"}, shared_prefix_tokens=None), SimulationOptions(configuration="engine"))
+        simulate_scenario(traced("nowhere.csv"), SimulationOptions(configuration="engine"))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,10 @@ def test_a_missing_trace_is_one_line():
         ({"arrivals": {"rate": "0 /s"}}, "above 0"), ({"arrivals": {"rate": "4 /s", "burstiness": 2}}, "burstiness"),
         ({"prompt_tokens": {"uniform": [9, 3]}}, "low <= high"), ({"prompt_tokens": {"normal": 3}}, "unknown field"),
         ({"prompt_tokens": 0}, "workload.chat.prompt_tokens"), ({"output_tokens": None}, "required"),
-        ({"arrivals": {"trace": "a.csv"}}, "a trace brings its own requests"), ({"session": {"turns": 2}}, "new_tokens"),
+        ({"arrivals": {"trace": "a.csv"}}, "own requests; leave out prompt_tokens and output_tokens and shared_prefix_tokens"),
+        ({"arrivals": {"trace": "a.csv"}, "output_tokens": None, "shared_prefix_tokens": None}, "own requests; leave out prompt_tokens"),
+        ({"arrivals": {"trace": "a.csv"}, "prompt_tokens": None, "shared_prefix_tokens": None}, "own requests; leave out output_tokens"),
+        ({"session": {"turns": 2}}, "new_tokens"),
     ],
 )  # fmt: skip
 def test_traffic_that_means_nothing_is_refused(changes, words):
