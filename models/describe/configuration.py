@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from models.describe.base import Description
 
@@ -55,6 +55,14 @@ class Configuration(Description):
     cuda_graphs: bool = True
     captured_sizes: tuple[Count, ...] = ()
 
+    @field_validator("captured_sizes")
+    @classmethod
+    def _increasing(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        increasing = sorted(set(sizes))
+        if increasing != list(sizes):
+            raise ValueError(f"must be strictly increasing, as {increasing}")
+        return sizes
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if (self.draft is DraftSource.NONE) != (self.draft_tokens == 0):
@@ -63,6 +71,4 @@ class Configuration(Description):
             raise ValueError("prefetch_buffers must be 1 or 2 exactly when offload_layers is above 0")
         if self.captured_sizes and not self.cuda_graphs:
             raise ValueError("captured_sizes need cuda_graphs: true")
-        if tuple(sorted(set(self.captured_sizes))) != self.captured_sizes:
-            raise ValueError("captured_sizes must be strictly increasing")
         return self

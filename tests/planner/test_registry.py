@@ -3,6 +3,7 @@
 import pytest
 
 from models.describe.configuration import Configuration
+from models.errors import InputError
 from planner.launch import LaunchContext, launch_all
 from solvers.variables import ENGINE_FLAGS, VARIABLES
 
@@ -45,3 +46,11 @@ def test_named_flag_is_in_the_command_and_follows_the_value(name):
 def test_every_variable_says_what_it_is(name):
     assert VARIABLES[name].unit
     assert VARIABLES[name].meaning
+
+
+@pytest.mark.parametrize("path", ["candidates.A", "search.captured_sizes"])
+def test_sizes_in_another_order_are_refused_with_the_order_to_write(path):
+    with pytest.raises(InputError) as caught:
+        Configuration.parse(BASE | {"captured_sizes": (8, 4, 2)}, path)
+    place = "candidates.A.captured_sizes" if path == "candidates.A" else path
+    assert str(caught.value) == f"{place}: must be strictly increasing, as [2, 4, 8] (got (8, 4, 2))"
