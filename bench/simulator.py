@@ -58,7 +58,7 @@ def poisson(rate: float, count: int, prompt: int, output: int, seed: int = 0, gr
 def knee_rate(engine: EngineParameters, prompt: int, output: int, groups: int = 0) -> float:
     found = knee(
         Engine(SimulationInputs(engine, MODEL, MODEL, 1, 0), LIMITS), lambda rate, seed: poisson(rate, 3000, prompt, output, seed, groups),
-        low=0.5, high=200.0, share=0.95, seeds=(0, 1, 2),
+        low=0.5, high=200.0, seeds=(0, 1, 2),
     )  # fmt: skip
     return found.rate
 

@@ -33,9 +33,15 @@ def scheduler_notes(case: Case) -> list[str]:
 
 def outcome_notes(result: SimulationResult) -> list[str]:
     """What this run left out of its figures."""
-    moved = int(result.status(Status.HANDED_OVER).sum())
-    words = "requests were handed over: no time, cost or good answer of theirs is counted here, and no deadline judges them"
-    return [f"{moved:,} {words}"] if moved else []
+    moved, refused = (int(result.status(which).sum()) for which in (Status.HANDED_OVER, Status.TOO_LARGE))
+    notes = []
+    if moved:
+        words = "requests were handed over: no time, cost or good answer of theirs is counted here, and no deadline judges them"
+        notes.append(f"{moved:,} {words}")
+    if refused:
+        many = "1 request can" if refused == 1 else f"{refused:,} requests can"
+        notes.append(f"{many} never fit into the context limit or the KV pool: refused on arrival")
+    return notes
 
 
 def burst_note(case: Case, policy: Policy) -> list[str]:

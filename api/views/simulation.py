@@ -130,10 +130,11 @@ def _knee(found: KneeFound | None) -> list[Any]:
     if found is None:
         return []
     interval = f"{found.confidence:.0%} interval {found.low_per_s:.3g} to {found.high_per_s:.3g} /s over {found.seeds} seeds"
-    above = "" if found.bounded else " (or above: the deadlines held at every rate tried)"
-    words = f"{parts.percent(found.share)} of the requests are on time up to {found.rate_per_s:.3g} a second{above}; {interval}"
+    words = f"every deadline holds at its percentile up to {found.rate_per_s:.3g} requests a second; {interval}"
+    if not found.bounded:
+        words = f"every deadline holds at every rate tried, up to {found.rate_per_s:.3g} requests a second"
     if not found.rate_per_s:
-        words = f"at no rate are {parts.percent(found.share)} of the requests on time, not even at {found.high_per_s:.3g} a second"
+        words = f"at no rate does every deadline hold at its percentile, not even at {found.high_per_s:.3g} requests a second"
     top = max(point.goodput_per_s for point in found.curve) or 1.0
     return parts.section("Knee", Group(Text(words), Padding(_curve(found.curve, top), (1, 0, 0, 0))))
 

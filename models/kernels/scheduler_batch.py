@@ -202,8 +202,8 @@ def too_late(w: World, request: int, hit: int, target: int, left: int) -> bool:
     prefill, step = copied(w, prefill, 0.0)[0], copied(w, step, 0.0)[0]
     rounds = left / settings.tokens_per_round
     return (
-        state.time + prefill > arrival + w.limits[kind, 0]
-        or state.time + prefill + settings.preparation_s + rounds * step > arrival + w.limits[kind, 1]
+        state.time + prefill + settings.delivery_s > arrival + w.limits[kind, 0]
+        or state.time + prefill + settings.delivery_s + settings.preparation_s + rounds * step > arrival + w.limits[kind, 1]
     )
 
 

@@ -266,12 +266,13 @@ def judge_good(w: World, request: int) -> None:
         return
     state.finished += 1
     if w.limits.shape[0] == 0:
+        state.good += 1
         return
     kind, entry = w.klass[request] if w.klass.shape[0] > 0 else 0, w.results[request]
     mean = (entry.last - entry.first) / (w.output[request] - 1) if w.output[request] > 1 else 0.0
     if (
-        entry.first - entry.arrival <= w.limits[kind, 0]
-        and entry.last - entry.arrival <= w.limits[kind, 1]
+        entry.first - entry.arrival + settings.delivery_s <= w.limits[kind, 0]
+        and entry.last - entry.arrival + settings.delivery_s <= w.limits[kind, 1]
         and entry.max_gap <= w.limits[kind, 2]
         and mean <= w.limits[kind, 3]
     ):

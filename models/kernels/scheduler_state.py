@@ -71,7 +71,7 @@ class Settings(NamedTuple):
     check_good: int
     cancel_count: int
     followers: int
-    delivery_s: float  # from an answer's end to its client, who then sends the follower
+    delivery_s: float  # from a token to its client, whose clock the deadlines are on, and who then sends the follower
     attention: int
     measured_rows: int
     late_wait: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from models.kernels.jit import compiled, part
-from models.kernels.scheduler_state import FINISHED, Row, Table
+from models.kernels.scheduler_state import FINISHED, OVER_LIMIT, TOO_LARGE, Row, Table
 
 TTFT, E2E, QUEUE, TPOT, LONGEST = 0, 1, 2, 3, 4  # rows of the metrics
 METRICS = 5
@@ -34,7 +34,9 @@ def within(one: Row, tokens: int, delivery: float, limits: Table, kind: int) -> 
 
 @part
 def waits(one: Row, moment: float) -> bool:
-    """Whether the request has arrived and neither started nor been refused by then."""
+    """Whether the request has arrived and neither started nor ended by then; who was refused on arrival never waited."""
+    if one.status in (TOO_LARGE, OVER_LIMIT):
+        return False
     begun = one.last if one.scheduled < 0.0 else one.scheduled
     return 0.0 <= one.arrival <= moment < begun
 

@@ -69,16 +69,15 @@ class Curve(Part):
 
 
 class KneeFound(Part):
-    """Highest rate at which ``share`` of the requests are good, with its interval.
+    """Highest rate at which every deadline holds at its percentile, with its interval.
 
-    ``bounded`` false: it lies above the bracket. Rate 0: the share is missed even at ``high_per_s``, the slowest rate tried.
+    ``bounded`` false: it lies above the bracket. Rate 0: a deadline is missed even at ``high_per_s``, the slowest rate tried.
     """
 
     rate_per_s: float
     low_per_s: float
     high_per_s: float
     confidence: float
-    share: float
     seeds: int
     bounded: bool
     curve: tuple[Curve, ...]

@@ -14,6 +14,7 @@ from planner.simulation.answer import Curve, KneeFound, finite
 from planner.simulation.options import SimulationOptions
 from planner.traffic.load import Traffic
 from planner.traffic.requests import LONGEST_S, offered_rate, requests_of, scaled
+from planner.traffic.trial import lateness
 
 SEEDS = 5
 DOUBLINGS = 20
@@ -23,14 +24,12 @@ USUAL_RUNS = SEEDS * 9 + RATES + 4
 
 
 def find_knee(traffic: Traffic, scenario: Scenario, inputs: SimulationInputs, options: SimulationOptions) -> KneeFound:
-    """The highest rate at which the strictest percentile of all deadlines still holds, and the curve around it."""
+    """The highest rate at which every deadline of every class holds at its own percentile, and the curve around it."""
     base = offered_rate(scenario, traffic.requests)
     if base is None:
         raise ContradictionError("a burst or a closed loop has no rate to vary", path="--knee", way_out="give the class a rate")
-    limits = [d for one in scenario.workload.values() for d in one.slo.deadlines().values()]
-    if not limits:
+    if not any(one.slo.deadlines() for one in scenario.workload.values()):
         raise InputError("the workload states no deadline, so every rate is good", path="--knee", way_out="add slo to a class")
-    share = min(d.percentile for d in limits) / 100
     runs = 0
 
     def draw(rate: float, seed: int) -> RequestArrays:
@@ -39,26 +38,26 @@ def find_knee(traffic: Traffic, scenario: Scenario, inputs: SimulationInputs, op
         options.progress(min(0.99, runs / USUAL_RUNS))
         return requests_of(scaled(scenario, rate / base), options.requests, seed)
 
-    engine = Engine(inputs, traffic.deadlines)
+    engine = Engine(inputs, traffic.deadlines, lambda result: not lateness(traffic, result)[0])
     seeds = tuple(range(options.seed, options.seed + SEEDS))
     slowest = max(base * 2.0**-DOUBLINGS, 4 * options.requests / LONGEST_S)
-    low, high = _bracket(engine, draw, base, slowest, share, options.seed)
-    found = knee(engine, draw, low=low, high=high, share=share, seeds=seeds)
+    low, high = _bracket(engine, draw, base, slowest, options.seed)
+    found = knee(engine, draw, low=low, high=high, seeds=seeds)
     rates = np.linspace(0.25, 1.75, RATES) * (found.rate or base)
     curve = goodput_curve(engine, draw, rates.tolist(), seed=options.seed)
     return _found(found, [(rate, summary) for rate, summary in curve])
 
 
-def _bracket(engine: Engine, draw: DrawTraffic, base: float, slowest: float, share: float, seed: int) -> tuple[float, float]:
-    """Rates between which the share is lost, with a margin for other seeds."""
+def _bracket(engine: Engine, draw: DrawTraffic, base: float, slowest: float, seed: int) -> tuple[float, float]:
+    """Rates between which a deadline is lost, with a margin for other seeds."""
     low = high = base
     for _ in range(DOUBLINGS):
-        if engine.share_good(draw(high, seed), seed) < share:
+        if not engine.holds(draw(high, seed), seed):
             break
         low, high = high, high * 2
     else:
         return low, high
-    while low == high or engine.share_good(draw(low, seed), seed) < share:
+    while low == high or not engine.holds(draw(low, seed), seed):
         low /= 2
         if low < slowest:
             break
@@ -67,7 +66,7 @@ def _bracket(engine: Engine, draw: DrawTraffic, base: float, slowest: float, sha
 
 def _found(one: Knee, curve: list[tuple[float, SimulationSummary]]) -> KneeFound:
     return KneeFound(
-        rate_per_s=one.rate, low_per_s=one.low, high_per_s=one.high, confidence=one.confidence, share=one.share, seeds=len(one.rates),
+        rate_per_s=one.rate, low_per_s=one.low, high_per_s=one.high, confidence=one.confidence, seeds=len(one.rates),
         bounded=one.bounded, curve=tuple(_point(rate, summary) for rate, summary in curve),
     )  # fmt: skip
 

@@ -16,7 +16,6 @@ from models.energy import joules_bound
 from models.errors import ContradictionError, InputError, UnknownNameError
 from models.lower_simulation import POLICIES
 from models.serving import serve
-from models.simulation_types import Status
 from planner.answer import CalibrationUsed
 from planner.coverage import asked_of_run, extrapolation
 from planner.options import Options
@@ -142,10 +141,6 @@ def warnings_of(traffic: Traffic, trial: Trial) -> tuple[str, ...]:
     """Everything that a reader must know before trusting the figures."""
     found = [*resolved_warnings(traffic), *extrapolation(traffic.case.calibration, asked_of_run(trial.result)), *trial.result.warnings]
     found += [*outcome_notes(trial.result), *burst_note(traffic.case, trial.inputs.engine.policy)]
-    refused = int(trial.result.status(Status.TOO_LARGE).sum())
-    if refused:
-        many = "1 request can" if refused == 1 else f"{refused:,} requests can"
-        found.append(f"{many} never fit into the context limit or the KV pool: refused on arrival")
     if trial.summary.overload:
         found.append(
             f"overload: the queue grows by {trial.summary.queue_growth_per_s:.3g} requests a second; "

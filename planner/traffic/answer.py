@@ -30,6 +30,7 @@ from planner.coverage import asked_of_run, extrapolation
 from planner.launchability import launchable
 from planner.options import Options
 from planner.predict import assumptions, outward
+from planner.scheduler_notes import outcome_notes
 from planner.traffic.load import Traffic
 from planner.traffic.search import TrafficSearch
 from planner.traffic.ties import Contender, error_of
@@ -168,7 +169,8 @@ def notes_of(traffic: Traffic, contenders: Sequence[Contender], findings: Findin
     """What a reader must know before trusting the order: how much was simulated, ties, overload."""
     notes = [f"simulated with {len(traffic.requests):,} requests; the search proves nothing beyond what it tried"]
     if contenders:
-        notes += extrapolation(traffic.case.calibration, asked_of_run(contenders[0].trial.result))
+        first = contenders[0].trial.result
+        notes += [*extrapolation(traffic.case.calibration, asked_of_run(first)), *outcome_notes(first)]
     if findings.undecided:
         error = max(error_of(traffic.case, one.trial) for one in contenders if one.label in findings.undecided)
         shown = ", ".join(findings.undecided[:4]) + (", …" if len(findings.undecided) > 4 else "")

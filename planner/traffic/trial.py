@@ -35,7 +35,7 @@ class Trial:
     summary: SimulationSummary
     good: float
     late: dict[str, tuple[float, float]]
-    shortfall: float  # 0 when feasible, else how far from it (``_lateness``)
+    shortfall: float  # 0 when feasible, else how far from it (``lateness``)
     used: dict[str, float]  # share of each deadline at its percentile
     values: dict[str, float]
 
@@ -102,7 +102,7 @@ def _early_stop(traffic: Traffic) -> EarlyStop | None:
 def judge(traffic: Traffic, configuration: Configuration, inputs: SimulationInputs, result: SimulationResult) -> Trial:
     """Deadlines at their percentiles, good requests with the quality of their class, objective values."""
     summary = summarise(result, watts=power_w(traffic.case))
-    late, shortfall, used = _lateness(traffic, result)
+    late, shortfall, used = lateness(traffic, result)
     good = 0.0
     for name, case in traffic.cases.items():
         q = probability_correct(case.request.quality, configuration.kv_format)
@@ -110,7 +110,7 @@ def judge(traffic: Traffic, configuration: Configuration, inputs: SimulationInpu
     return Trial(inputs, result, summary, good, late, shortfall, used, _values(traffic.case, inputs, result, summary, good))
 
 
-def _lateness(traffic: Traffic, result: SimulationResult) -> tuple[dict[str, tuple[float, float]], float, dict[str, float]]:
+def lateness(traffic: Traffic, result: SimulationResult) -> tuple[dict[str, tuple[float, float]], float, dict[str, float]]:
     """Missed deadlines with (value, limit), the shortfall, and the share of each deadline that is used.
 
     Shortfall sums over the missed deadlines the share of requests that are missing to the percentile, and how late the percentile is:
@@ -167,5 +167,5 @@ def attempt(traffic: Traffic, configuration: Configuration, *, seed: int) -> Tri
     except GoodputError as error:
         return str(error)
     if result.stopped_early:
-        return Abandoned(_lateness(traffic, result)[1])
+        return Abandoned(lateness(traffic, result)[1])
     return judge(traffic, configuration, inputs, result)

@@ -84,7 +84,7 @@ class Oracle(Pages, Prices):
                 other.arrival = told + other.pause
 
     def in_system(self):
-        return len(self.running) + sum(r.status == "queued" for r in self.arrived + self.behind) + len(self.resume)
+        return len(self.running) + sum(r.status == "queued" for r in self.arrived + self.behind + self.resume)
 
     def receive(self):
         while True:
@@ -217,8 +217,8 @@ class Oracle(Pages, Prices):
         rounds = (r.output - r.emitted - 1) / per_round
         prefill, step = self.with_copies(prefill), self.with_copies(step)
         return (
-            self.now + prefill > r.arrival + self.deadlines.ttft[r.kind]
-            or self.now + prefill + e.preparation_s + rounds * step > r.arrival + self.deadlines.e2e[r.kind]
+            self.now + prefill + e.delivery_s > r.arrival + self.deadlines.ttft[r.kind]
+            or self.now + prefill + e.delivery_s + e.preparation_s + rounds * step > r.arrival + self.deadlines.e2e[r.kind]
         )
 
     def admit(self):

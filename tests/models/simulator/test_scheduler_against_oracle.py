@@ -14,6 +14,7 @@ from models.kernels.gap_ranks import gap_ranks
 from models.kernels.jit import Constant
 from models.kernels.step import LINEAR, PHYSICAL, StepModel
 from models.simulate import simulate
+from models.simulation_summary import good_requests
 from models.simulation_types import AttentionGrid, Cache, Deadlines, EngineParameters, Policy, PrefixTree, RequestArrays, Reserve, Status
 from tests.oracles.gap_log import listed
 from tests.oracles.scheduler_oracle import Oracle
@@ -162,6 +163,7 @@ def agree(case, prefill, decode):
     assert list(records["preemptions"]) == [r.preemptions for r in told]
     assert list(records["hit_tokens"]) == [r.hit_tokens for r in told]
     assert (fast.counters["recomputed"], fast.counters["evicted"]) == (slow.recomputed, slow.evicted)
+    assert fast.counters["good"] == good_requests(fast)  # the engine's own count, which stops trials early, is the client's
     close(fast.counters["busy_s"], slow.busy)
     close(listed(fast.gaps), np.sort(slow.gaps))
     if slow.gaps:

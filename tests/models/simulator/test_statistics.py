@@ -84,14 +84,18 @@ def test_summary_of_two_classes_by_hand():
 
 
 def test_those_not_yet_begun_are_waiting():
-    """Two wait at half time, three at the end of the arrivals, 5 s later; a refused one and one never arrived do not count."""
-    records = np.zeros(6, RESULT)
-    records["arrival"] = [0, 4, 5, 7, 10, -1]
-    records["scheduled"] = [0, 11, 12, 13, -1, -1]
-    records["last"] = [1, 14, 14, 15, 10, -1]
+    """Two wait at half time, three at the end of the arrivals, 5 s later; refused ones and one never arrived do not count.
+
+    Whom a full engine refuses is told at the end of the iteration in which they came, and has not waited.
+    """
+    records = np.zeros(8, RESULT)
+    records["arrival"] = [0, 4, 5, 7, 10, -1, 4, 9]
+    records["scheduled"] = [0, 11, 12, 13, -1, -1, -1, -1]
+    records["last"] = [1, 14, 14, 15, 10, -1, 6, 11]
+    records["status"][[4, 6, 7]] = Status.TOO_LARGE, Status.OVER_LIMIT, Status.OVER_LIMIT
     totals, everything = np.zeros(1, statistics.TOTALS), np.zeros(0, np.int64)
-    metrics = np.empty((statistics.METRICS, 6))
-    statistics.measure(records, np.ones(6, np.int64), everything, -1, np.zeros((0, 4)), 0.0, 5.0, 10.0, metrics, totals)
+    metrics = np.empty((statistics.METRICS, 8))
+    statistics.measure(records, np.ones(8, np.int64), everything, -1, np.zeros((0, 4)), 0.0, 5.0, 10.0, metrics, totals)
     assert totals[["waiting_half", "waiting_last"]].tolist() == [(2, 3)]
 
 

@@ -6,7 +6,7 @@ import pytest
 from models.describe.traffic import TrafficClass
 from models.errors import InputError
 from models.kernels.step import LINEAR, StepModel
-from models.knee import Engine, knee
+from models.knee import Engine, knee, on_time
 from models.simulate import simulate
 from models.simulation_summary import summarise
 from models.simulation_types import (
@@ -131,7 +131,7 @@ def test_the_knee_lies_inside_its_interval_and_below_capacity():
         return RequestArrays(np.cumsum(random.exponential(1 / rate, 3000)), np.full(3000, 10), np.ones(3000, np.int64))
 
     inputs = SimulationInputs(EngineParameters(Policy.FIXED, 1), service, service, 1, 0)
-    found = knee(Engine(inputs, limits), poisson, low=0.5, high=40.0, share=0.9)
+    found = knee(Engine(inputs, limits, on_time(0.9)), poisson, low=0.5, high=40.0)
     assert found.bounded
     assert found.low <= found.rate <= found.high
     # M/D/1 tail: P(wait > t) = C exp(-theta t / s), rho (exp(theta) - 1) = theta, C = (1 - rho) / (rho exp(theta) - 1);

@@ -40,6 +40,18 @@ def test_same_seed_same_answer_on_one_worker_and_on_two(searched):
     assert plain(one) == plain(two) == plain(searched)
 
 
+def test_a_plan_says_which_requests_can_never_fit(tmp_path):
+    (tmp_path / "day.csv").write_text("arrival,prompt,output\n0,1000000,10\n" + "".join(f"{i},200,20\n" for i in range(1, 40)))
+    chat = {
+        "arrivals": {"trace": str(tmp_path / "day.csv")},
+        "slo": {"ttft": {"limit": "1 s", "percentile": 95}},
+        "quality": {"correct": 1.0},
+    }
+    answer = plan(NAMED | {"workload": {"chat": chat}}, SMALL)
+    assert answer.status == "feasible"
+    assert any("1 request can never fit" in note for note in answer.warnings)
+
+
 def test_no_deadline_of_a_winner_is_used_beyond_its_percentile():
     """Half of the first tokens may be later than the median's deadline, which the winner meets all the same."""
     raw = with_value(RATE, "workload.chat.slo", {"ttft": {"limit": "100 ms", "percentile": 50}})
