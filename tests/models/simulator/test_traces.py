@@ -102,7 +102,7 @@ def test_truncated_json_names_its_line(tmp_path):
         read_trace(write(tmp_path, "bad.jsonl", '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": []}\n{"timestamp": 1'))
 
 
-ZIPPED = gzip.compress(b"arrival,prompt,output\n" + b"".join(b"%d,5,5\n" % i for i in range(2000)))
+ZIPPED = gzip.compress(b"arrival,prompt,output\n" + b"".join(b"%d,5,5\n" % i for i in range(2000)), mtime=0)
 MOONCAKE_ROW = '{"timestamp": %s, "input_length": %s, "output_length": 5, "hash_ids": %s}\n'
 WORKLOAD_ROW = '{"arrival_time_ns": %s, "input_toks": 32, "output_toks": 5, "block_ids_16": %s}\n'
 
@@ -113,7 +113,11 @@ WORKLOAD_ROW = '{"arrival_time_ns": %s, "input_toks": 32, "output_toks": 5, "blo
         ("latin.jsonl", b'{"note": "caf\xe9"}\n', "latin.jsonl: not UTF-8 text"),
         ("latin.csv", b"arrival,prompt,output\n1,5,\xe9\n", "latin.csv: not UTF-8 text"),
         ("cut.csv.gz", ZIPPED[:-20], "cut.csv.gz: cannot be read to its end"),
-        ("cut.jsonl.gz", gzip.compress((MOONCAKE_ROW % (0, 5, "[]")).encode() * 3)[:-12], "cut.jsonl.gz: cannot be read to its end"),
+        (
+            "cut.jsonl.gz",
+            gzip.compress((MOONCAKE_ROW % (0, 5, "[]")).encode() * 3, mtime=0)[:-12],
+            "cut.jsonl.gz: cannot be read to its end",
+        ),
         ("bad.csv.gz", ZIPPED[:10] + b"\xff" * (len(ZIPPED) - 10), "bad.csv.gz: cannot be read to its end"),
         ("plain.jsonl.gz", b"{}\n", "plain.jsonl.gz: cannot be read to its end"),
         ("deep.jsonl", b"{}\n" + b"[" * 100_000 + b"\n", "not JSON"),
