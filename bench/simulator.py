@@ -3,7 +3,7 @@
     python bench/simulator.py [--repeat N] [--requests N]
 
 Prints JSON. ``requests_per_cpu_s`` is the first case: Llama-3.1-8B on one H100 SXM 80 GB, 2048 tokens in, 256 out, continuous
-batching with chunks of 512, Poisson arrivals at 95 % of the knee. CPU seconds of simulation and summary together, best of N,
+batching with chunks of 512, Poisson arrivals at 95 % of the knee. CPU seconds of simulation and summary together, best of N turns,
 without compilation; the first call after an empty cache (``compile_cpu_s``) and a start from the cache apart, each in its own process.
 ``reference_requests_per_cpu_s`` is what a naive compiled loop over every decoded token does on this machine at this moment, before
 and after the cases: figures of different machines, or of a busy and a quiet one, compare as multiples of it.
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -63,44 +64,52 @@ def knee_rate(engine: EngineParameters, prompt: int, output: int, groups: int = 
     return found.rate
 
 
-def measure(requests: RequestArrays, engine: EngineParameters, repeat: int) -> dict[str, float]:
-    best, best_simulation = float("inf"), float("inf")
-    for _ in range(repeat):
+@dataclass
+class Case:
+    """Traffic at ``rate`` on an engine, and the fewest CPU seconds seen: with the summary, and without."""
+
+    requests: RequestArrays
+    engine: EngineParameters
+    rate: float
+    best: float = float("inf")
+    best_simulation: float = float("inf")
+
+    def measure(self) -> None:
         begin = time.process_time()
-        result = simulate(requests, engine, MODEL, deadlines=LIMITS)
+        result = simulate(self.requests, self.engine, MODEL, deadlines=LIMITS)
         middle = time.process_time()
-        summary = summarise(result)
-        best, best_simulation = min(best, time.process_time() - begin), min(best_simulation, middle - begin)
-    return {
-        "requests_per_cpu_s": len(requests) / best, "without_summary": len(requests) / best_simulation,
-        "iterations_per_request": summary.iterations / len(requests), "itl_p99_s": summary.itl.p99, "ttft_p99_s": summary.overall.ttft.p99,
-        "share_good": summary.overall.good / len(requests), "preemptions": summary.preemptions, "hit_rate": summary.hit_rate,
-    }  # fmt: skip
+        self.summary = summarise(result)
+        self.best = min(self.best, time.process_time() - begin)
+        self.best_simulation = min(self.best_simulation, middle - begin)
+
+    def figures(self) -> dict[str, float]:
+        count, summary = len(self.requests), self.summary
+        return {
+            "requests_per_cpu_s": count / self.best, "without_summary": count / self.best_simulation,
+            "iterations_per_request": summary.iterations / count, "itl_p99_s": summary.itl.p99, "ttft_p99_s": summary.overall.ttft.p99,
+            "share_good": summary.overall.good / count, "preemptions": summary.preemptions, "hit_rate": summary.hit_rate,
+            "rate_per_s": self.rate,
+        }  # fmt: skip
+
+
+def near_knee(engine: EngineParameters, count: int, groups: int = 0) -> Case:
+    """2048 tokens in, 256 out, at 95 % of the knee."""
+    rate = 0.95 * knee_rate(engine, 2048, 256, groups)
+    return Case(poisson(rate, count, 2048, 256, groups=groups), engine, rate)
 
 
 def cases(count: int, repeat: int) -> dict[str, dict[str, float]]:
-    answers: dict[str, dict[str, float]] = {}
-    rate = 0.95 * knee_rate(PLAIN, 2048, 256)
-    answers["chunked"] = measure(poisson(rate, count, 2048, 256), PLAIN, repeat) | {"rate_per_s": rate}
-    tight = 64 * 2304 // 16 // 2
-    paged = EngineParameters(
-        Policy.CHUNKED, max_num_seqs=256, token_budget=512, kv_bytes_per_token=KV_BYTES, kv_blocks=tight, cache=Cache.LRU
-    )
-    rate = 0.95 * knee_rate(paged, 2048, 256, 64)
-    answers["blocks_preemption_prefix_cache"] = measure(poisson(rate, count, 2048, 256, groups=64), paged, repeat) | {"rate_per_s": rate}
-    drafted = EngineParameters(
-        Policy.CHUNKED,
-        max_num_seqs=128,
-        token_budget=1024,
-        kv_bytes_per_token=KV_BYTES,
-        draft_tokens=4,
-        tokens_per_round=2.5,
-        acceptance=(0.75,) * 4,
-    )
-    rate = 0.95 * knee_rate(drafted, 2048, 256)
-    answers["random_speculation"] = measure(poisson(rate, count, 2048, 256), drafted, repeat) | {"rate_per_s": rate}
-    answers["low_load_1024_out"] = measure(poisson(0.5, count, 2048, 1024), PLAIN, repeat) | {"rate_per_s": 0.5}
-    return answers
+    """Every case, ``repeat`` times in turns: whoever else keeps the processor busy for a while then slows all of them."""
+    paged = replace(PLAIN, kv_blocks=64 * 2304 // 16 // 2, cache=Cache.LRU)
+    drafted = replace(PLAIN, max_num_seqs=128, token_budget=1024, draft_tokens=4, tokens_per_round=2.5, acceptance=(0.75,) * 4)
+    all_cases = {
+        "chunked": near_knee(PLAIN, count), "blocks_preemption_prefix_cache": near_knee(paged, count, 64),
+        "random_speculation": near_knee(drafted, count), "low_load_1024_out": Case(poisson(0.5, count, 2048, 1024), PLAIN, 0.5),
+    }  # fmt: skip
+    for _ in range(repeat):
+        for case in all_cases.values():
+            case.measure()
+    return {name: case.figures() for name, case in all_cases.items()}
 
 
 def start(cache: str) -> tuple[float, float]:
@@ -157,7 +166,7 @@ def million() -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--repeat", type=int, default=25)
     parser.add_argument("--requests", type=int, default=50_000)
     parser.add_argument("--quick", action="store_true", help="skip compilation and the million requests")
     options = parser.parse_args()
