@@ -13,7 +13,12 @@ Assignments = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")]
 Calibration = Annotated[str | None, typer.Option("--calibration", metavar="NAME", help="Use this calibration; none: specification alone.")]
-TimeLimit = Annotated[float, typer.Option("--time-limit", metavar="SECONDS", help="Wall time for the proof of a search.")]
+TimeLimit = Annotated[
+    float,
+    typer.Option(
+        "--time-limit", metavar="SECONDS", help="Wall time for the proof of a burst's search; over traffic the number of trials bounds it."
+    ),
+]
 NoProof = Annotated[bool, typer.Option("--no-proof", help="Search without CP-SAT's proof.")]
 
 
