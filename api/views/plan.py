@@ -197,7 +197,8 @@ def _limits(answer: Answer) -> list[Any]:
         shown += parts.section("What conflicts", parts.listing(("", text) for text in why.conflicts))
     if why.relaxations:
         rows = [(Text(one.text, "cyan"), f"then {one.winner}") for one in why.relaxations]
-        shown += parts.section("The smallest single change that helps", parts.listing(rows))
+        title = "The smallest single change that helps" if answer.trials is None else "A single change that helps, with what was tried"
+        shown += parts.section(title, parts.listing(rows))
     if why.switch_points:
         paths: dict[str, list[tuple[str, str | None]]] = {}
         for point in why.switch_points:
